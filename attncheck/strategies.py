@@ -11,7 +11,7 @@ from attncheck._lib.errors import check_choice, check_integer, refuse
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, sigmoid, sin, tanh
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.program import LinearCombination, Node, Program, ProgramCase
@@ -81,7 +81,7 @@ def layers(
     >>> check()
     """
     for name in parts:
-        check_choice("parts", name, ("norm", *(part.name for part in named_parts())))
+        check_choice("parts", name, ("norm", *(part.name for part in PARTS)))
     min_width = check_integer("min_width", min_width, 1, "pass the smallest width")
     max_width = check_integer("max_width", max_width, min_width, "pass a width of at least min_width")
     fields: dict[str, Any] = {
@@ -131,7 +131,7 @@ def layers(
         # Layer norm maps a single neuron to 0.
         fields["norm"] = draw(st.sampled_from(NORMS if fields["width"] > 1 else NORMS[:1]))
     layer = AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
-    for part in named_parts():
+    for part in PARTS:
         if part.name in parts:
             options = [option for option in part.values(layer) if layer.replace(**option).weight_entries <= max_entries]
             layer = layer.replace(**draw(st.sampled_from(options))) if options else layer

@@ -23,7 +23,7 @@ from attncheck.checks.registry import PROPERTIES
 from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.features import FEATURES
 from attncheck.layers.inputs import ACTIVATIONS, NORMS
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.looks.examples import draw_examples, random_layers, random_programs, traits
@@ -180,7 +180,7 @@ def test_a_run_visits_every_feature_and_pair_that_matters(seed: int) -> None:
         profile = PROFILES[name]
         visited = [traits(layer) for layer in (*profile.layers, *random_layers(profile.examples, seed, profile.layers))]
         assert [pair for pair in pairs if not any(set(pair) <= names for names in visited)] == []
-        drawn = {*FEATURES} - {part.name for part in named_parts()} - {"normalised inputs"}
+        drawn = {*FEATURES} - {part.name for part in PARTS} - {"normalised inputs"}
         assert name == "smoke" or drawn <= set().union(*visited)
 
 

@@ -26,7 +26,7 @@ from attncheck.evidence.looks import Budget, detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing
 from attncheck.faults.pairs import fault_named, paired
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.regimes import STANDARD
 from attncheck.looks.item import Item
 from attncheck.looks.look import observe
@@ -292,7 +292,7 @@ def entries_of(
     # If a fault changes no fixed layer, because none has the optional part that the fault concerns, it is examined on
     # the standard layer with that part.
     hidden = all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
-    parts = [STANDARD.replace(**part.example) for part in named_parts()]
+    parts = [STANDARD.replace(**part.example) for part in PARTS]
     layers = tuple(layer for layer in parts if not wrong.reason_hidden(layer)) if hidden else preset.layers
     cheap = _cheap(wrong, layers)
 

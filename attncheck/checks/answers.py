@@ -15,7 +15,6 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.literal import LiteralSimulator, Projections, projections
@@ -195,7 +194,7 @@ def pair_of(
     `draw_on` calls the subject; `continuous` is the field of `Pair`. The inputs differ between positions, even if the
     layer declares equal positions.
     """
-    unequal = layer.replace(input_correlation=0.0) if layer.inputs.equal else layer
+    unequal = layer.replace(input_correlation=0.0) if layer.equal_inputs else layer
     inputs, fresh = (draw_images(unequal, size, rng) for _ in range(2))
     weights, reference = rng.spawn(2)
     pair = answers(draw_on, layer, weights), answers(drawn_on, layer, reference)
@@ -215,7 +214,7 @@ def answers(draw_on: DrawOn, layer: AttentionLayer, rng: np.random.Generator) ->
         if shapes[-1] != shapes[0]:
             problem = f"was {shapes[0]} for other inputs of the same shape"
             refuse("subject['outputs'].shape", shapes[-1], problem, "return arrays of one shape")
-        scores = None if sample.scores is None else np.where(visible(layer), sample.scores, 0.0)
+        scores = None if sample.scores is None else np.where(layer.visible, sample.scores, 0.0)
         return Answer(sample.outputs, scores, sample.rounding)
 
     return respond

@@ -20,7 +20,6 @@ from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.groups import Blocks
 from attncheck.evidence.verdicts import expected
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.scores import offset_count
 from attncheck.layers.requirement import ANY, Requirement
@@ -81,7 +80,7 @@ class Setting(BaseSetting[AttentionLayer]):
     def input_rank(self) -> int:
         """The rank of a draw's inputs (positions × width), almost surely."""
         directions = self.layer.width - (self.layer.norm == "layer")
-        return 1 if self.layer.inputs.equal else min(self.layer.seq_len, directions)
+        return 1 if self.layer.equal_inputs else min(self.layer.seq_len, directions)
 
     @property
     def head_rank(self) -> int:
@@ -92,7 +91,7 @@ class Setting(BaseSetting[AttentionLayer]):
     def score_entries(self) -> int:
         """The number of independent entries in one head's whitened scores, per draw."""
         layer = self.layer
-        mask = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
+        mask = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else layer.visible
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
             of_rows = np.minimum(mask.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))

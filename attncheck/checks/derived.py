@@ -16,7 +16,6 @@ from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.sample import whitens_jointly
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts import refusing
-from attncheck.layers.parts.scores import offset_variance
 
 #: Maximum number s of positions for whitening all scores of a head jointly, which takes s⁶ operations.
 MOST_POSITIONS = 16
@@ -50,7 +49,7 @@ def _cause(layer: AttentionLayer) -> str:
     """Return why the layer's scores are whitened jointly rather than by rows and columns."""
     if layer.rotary_base is not None:
         return "rotary positions"
-    return "random biases" if offset_variance(layer) else "hidden scores"
+    return "random biases" if layer.bias_std else "hidden scores"
 
 
 #: For each kind of derived data, a function of the layer and its exposed arrays. It returns the reason why these arrays

@@ -26,7 +26,6 @@ from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
 from attncheck.layers import regimes
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
 
@@ -61,7 +60,7 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
-        entries = np.where(visible(sample.layer), values, 0.0) if field == "scores" else values
+        entries = np.where(sample.layer.visible, values, 0.0) if field == "scores" else values
         return (marks(entries.reshape(len(sample), -1)),)
 
     return measure

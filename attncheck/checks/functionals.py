@@ -176,7 +176,7 @@ def _covariance_ratio(sample: Sample, axis: int, other: int) -> FloatArray:
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
     """Return log Σ y², bounded below where single precision underflows."""
-    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.inputs.scale
+    least = _UNDERFLOW * layer.value_std * layer.output_std * layer.input_scale
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 

@@ -7,7 +7,6 @@ import functools
 import numpy as np
 from scipy import special
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Alternative, Check, Setting, positions
 from attncheck.checks.declared import INPUTS, Rejected, of_law
@@ -30,7 +29,7 @@ def _far_value(layer: AttentionLayer) -> float:
     The inputs are φ(h + e) before normalisation, with e the position vectors. Hence an input exceeds φ(4σ) if its h + e
     exceeds 4σ.
     """
-    return float(nonlinearity.of_inputs(layer.inputs)(np.array([_FAR * layer.inputs.hidden_std]))[0])
+    return float(layer.phi(np.array([_FAR * layer.hidden_std]))[0])
 
 
 def _far_probability(setting: Setting) -> float:
@@ -40,7 +39,7 @@ def _far_probability(setting: Setting) -> float:
     """
     layer = setting.layer
     input_share, position_share = (
-        np.array([[(std / layer.inputs.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std)
+        np.array([[(std / layer.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std)
     )
     upper = float(mixture_uniform(np.array([-_FAR]), input_share, layer.width, position_share.item())[0])
     return upper if setting.layer.activation == "relu" else 2 * upper
@@ -65,7 +64,7 @@ _ONE_LENGTH = (
 def _reaching(layer: AttentionLayer) -> bool:
     """Return whether the activation is not saturated yet at four standard deviations of its argument."""
     if layer.activation == "clip":
-        return layer.clip > _FAR * layer.inputs.hidden_std
+        return layer.clip > _FAR * layer.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
 
 
@@ -95,7 +94,7 @@ def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     """
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)
-    equal = layer.inputs.equal
+    equal = layer.equal_inputs
     dof = layer.width * (1 if equal else layer.seq_len)
     trace = np.trace(sample.need("input_gram"), axis1=1, axis2=2) * layer.width / layer.input_std**2
     values = trace / layer.seq_len if equal else trace

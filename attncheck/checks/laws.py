@@ -21,10 +21,10 @@ from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays
 from attncheck.evidence.distances import band, one_sample_distance
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_kernel
-from attncheck.layers.parts.scores import mean_offset, offset_variance, score_kernel
+from attncheck.layers.parts.position_bias import mean_offset
+from attncheck.layers.parts.qk_norm import score_kernel
 from attncheck.methods import drawn_blocks
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limit import limit
@@ -98,7 +98,7 @@ class Scalar:
         assert weights is not None
         rows = np.array(self.direction) @ weights
         if draws.value_gram is None:
-            scale, grams = output_factor(layer), input_kernel(layer.inputs).matrix
+            scale, grams = output_factor(layer), input_kernel(layer).matrix
         else:
             scale, grams = (layer.output_std * layer.head_factor) ** 2, draws.value_gram
         variances: FloatArray = scale * ((rows[..., None, :] @ grams)[..., 0, :] * rows).sum(axis=(1, 2))
@@ -110,15 +110,15 @@ class Scalar:
     def limit_score_variance(self, layer: AttentionLayer) -> float:
         """Return the variance of a score in the limit, where it is normal."""
         _, i, j = self.entry
-        kernel = score_kernel(layer, input_kernel(layer.inputs).matrix)
-        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j])) + offset_variance(layer)
+        kernel = score_kernel(layer, input_kernel(layer).matrix)
+        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j])) + layer.bias_std**2
 
     def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
         head, i, j = self.entry
         if draws.input_gram is None or draws.key_gram is None:
             return np.full(len(draws), self.limit_score_variance(layer))
         scale = (layer.query_std * layer.score_factor) ** 2
-        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j] + offset_variance(layer))
+        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j] + layer.bias_std**2)
 
 
 def last_position(layer: AttentionLayer) -> Scalar:
@@ -138,7 +138,7 @@ def random_direction(layer: AttentionLayer) -> Scalar:
 
 def one_score(layer: AttentionLayer) -> Scalar:
     """Return the first head's score of the last position with the first position that is visible to it."""
-    entry = (0, -1, int(np.argmax(visible(layer)[-1])))
+    entry = (0, -1, int(np.argmax(layer.visible[-1])))
     shape = (layer.num_heads, layer.seq_len, layer.seq_len)
     return Scalar(entry=entry, mean=float(np.broadcast_to(mean_offset(layer), shape)[entry]))
 
@@ -155,7 +155,7 @@ def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
     """
     if draws.value_gram is None:
         return limit(layer).conditional_covariance(draws.scores)
-    weights = attention_weights(layer, draws.scores)
+    weights = layer.attention_weights(draws.scores)
     scale = (layer.output_std * layer.head_factor) ** 2
     covariance: FloatArray = scale * (weights @ draws.value_gram @ weights.swapaxes(-1, -2)).sum(axis=1)
     return covariance
@@ -293,7 +293,7 @@ def conditional_variances(
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
     blocks = list(known)
     for draws in drawn_blocks(layer, size, 0, method, grams=grams, outputs=False, first=len(known)):
-        weights = attention_weights(layer, draws.scores) if outputs else None
+        weights = layer.attention_weights(draws.scores) if outputs else None
         blocks.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
     return blocks
 

@@ -49,7 +49,7 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _score_scale(layer: AttentionLayer) -> float:
-    return layer.query_std * layer.key_std * layer.inputs.scale**2
+    return layer.query_std * layer.key_std * layer.input_scale**2
 
 
 def _tame(layer: AttentionLayer) -> bool:
@@ -64,7 +64,7 @@ def _may_be_constant(layer: AttentionLayer) -> bool:
     With relu this happens by chance. With a layer norm it happens if all neurons have the same value before the norm,
     e.g. because all are clipped.
     """
-    clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
+    clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.hidden_std
     return layer.activation == "relu" or (layer.norm == "layer" and clipped)
 
 

@@ -17,7 +17,6 @@ from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import precision
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.methods import drawn_blocks
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.linalg import bartlett
@@ -165,12 +164,12 @@ class LiteralReference(Reference):
             for start in range(0, total, step)
         ]
         for part in parts if "attention" in self._kept else ():
-            part["attention"] = attention_weights(self.layer, part["scores"])
+            part["attention"] = self.layer.attention_weights(part["scores"])
         return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
 
     def _seen(self, name: str, values: FloatArray) -> FloatArray:
         """Set masked scores to −inf if the subject hides them, and round to single precision if the subject does."""
         if name == "scores" and "masked scores" not in self.like.exposed:
-            values = np.where(visible(self.layer), values, -np.inf)
+            values = np.where(self.layer.visible, values, -np.inf)
         single = precision(self.like.need(name)) == _SINGLE
         return values.astype(np.float32).astype(np.float64) if single else values

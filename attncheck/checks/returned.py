@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Batch
 
 #: Fields that a subject may return; outputs are required.
@@ -101,12 +100,12 @@ def with_scores(layer: AttentionLayer, arrays: dict[str, FloatArray]) -> dict[st
     """
     if "attention" not in arrays:
         return arrays
-    weights, mask = arrays["attention"], visible(layer)
+    weights, mask = arrays["attention"], layer.visible
     rest = {name: value for name, value in arrays.items() if name != "attention"}
     remedy = f"return the weights of {layer.describe()!r}, before any dropout"
     _refuse_unless(not (weights[..., ~mask] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
     if "scores" in arrays:
-        off = np.abs(attention_weights(layer, arrays["scores"]) - weights).max()
+        off = np.abs(layer.attention_weights(arrays["scores"]) - weights).max()
         close = off <= _HALF * max(1.0, float(np.abs(weights).max()))
         _refuse_unless(
             bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
@@ -160,7 +159,7 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
 
 def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
     """Refuse invalid numbers, and replace the placeholders of masked scores by −inf, in place."""
-    hidden = ~visible(layer) if name == "scores" else np.zeros((), dtype=bool)
+    hidden = ~layer.visible if name == "scores" else np.zeros((), dtype=bool)
     if hidden.any() and _filled(layer, value, hidden):
         value[..., hidden] = -np.inf
     if not (np.abs(value) <= LARGEST).all():
@@ -177,7 +176,7 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> boo
     """Return whether masked scores hold placeholders: numbers far below any score, or one number throughout."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
-    input_scale = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
+    input_scale = min(layer.hidden_std, layer.clip) if clipped else layer.input_scale
     typical = layer.query_std * layer.key_std * layer.score_factor * input_scale**2
     if (behind < -_FILLED * max(1.0, typical)).all():
         return True

@@ -30,11 +30,11 @@ from attncheck.checks.whitening import (
     triangular,
 )
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
 from attncheck.layers.parts.mask import nested
+from attncheck.layers.parts.position_bias import mean_offset
 from attncheck.layers.parts.rotary import rotated_by
-from attncheck.layers.parts.scores import mean_offset, offset_covariance, one_covariance
+from attncheck.layers.parts.scores import offset_covariance, one_covariance
 
 # Maximum number of covariance entries that are in memory at a time.
 _ENTRIES = 2**21
@@ -191,7 +191,7 @@ class Sample:
     @cached_property
     def weights(self) -> FloatArray:
         """Attention weights, (draws, heads, positions, positions)."""
-        return self.need("attention") if self.scores is None else attention_weights(self.layer, self.scores)
+        return self.need("attention") if self.scores is None else self.layer.attention_weights(self.scores)
 
     @cached_property
     def told_scores(self) -> FloatArray:
@@ -200,7 +200,7 @@ class Sample:
         The shape is (draws, heads, positions, positions).
         """
         scores = self.need("attention") if self.scores is None else self.scores
-        return np.where(visible(self.layer), scores, 0.0)
+        return np.where(self.layer.visible, scores, 0.0)
 
     @property
     def centred_scores(self) -> FloatArray:
@@ -238,13 +238,13 @@ class Sample:
 
     @cached_property
     def _jointly_whitened(self) -> tuple[Residual, Residual]:
-        mask = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
+        mask = self.layer.visible if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
         keys = self.need("key_gram" if self.layer.rotary_base is None else "keys")
         return whiten_jointly(self.layer, self.centred_scores, self.need("input_gram"), keys, mask, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices of the shape of the scores by rows and columns."""
-        mask = visible(self.layer) if self._hidden else np.True_
+        mask = self.layer.visible if self._hidden else np.True_
         rows, columns = self._row_whitener, self._column_whitener
         values = rows.inverse_root.swapaxes(-1, -2) @ np.where(mask, matrices, 0.0) @ columns.inverse_root
         return Residual(values, rows.kept[..., :, None] & columns.kept[..., None, :] & mask)
@@ -381,4 +381,4 @@ Arrays = Draws | Sample
 def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
     """Return whether all visible scores of a head are whitened at once, instead of by rows and by columns."""
     hidden = "masked scores" not in exposed
-    return one_covariance(layer) or (hidden and not nested(visible(layer)))
+    return one_covariance(layer) or (hidden and not nested(layer.visible))

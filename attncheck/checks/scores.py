@@ -23,8 +23,6 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, Uniform
 from attncheck.layers import regimes
-from attncheck.layers.attention_map import visible
-from attncheck.layers.parts.scores import offset_variance
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 _GRAM = frozenset({"scores", "input_gram"})
@@ -41,7 +39,7 @@ def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     The head and the positions of the score change from draw to draw.
     """
     layer, gram = sample.layer, sample.need("input_gram")
-    rows, columns = np.nonzero(visible(layer))
+    rows, columns = np.nonzero(layer.visible)
     draw = np.arange(len(sample))
     head = draw % layer.num_heads
     index = (draw // layer.num_heads) % len(rows)
@@ -49,7 +47,7 @@ def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     std = layer.query_std * layer.key_std * layer.score_factor
     variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
     values = sample.centred_scores[draw, head, i, j]
-    added = offset_variance(layer)
+    added = layer.bias_std**2
     valid = variances + added > 0
     return (mixture_uniform(values[valid], variances[valid, None], layer.head_width, added),)
 

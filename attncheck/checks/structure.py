@@ -19,7 +19,6 @@ from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting
 from attncheck.checks.claims import ONE_NEURON, TWO_VALUES
 from attncheck.checks.reference import PER_ANSWER, Reference
 from attncheck.evidence.families import Count
-from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.layers.requirement import ANY, Requirement
@@ -69,7 +68,7 @@ def _hidden(pair: Pair) -> BoolArray:
     In each draw, the input at one position is replaced: at the last position in the first draw, at the last but one in
     the second draw, and so on.
     """
-    mask, draws = visible(pair.layer), np.arange(len(pair.inputs))
+    mask, draws = pair.layer.visible, np.arange(len(pair.inputs))
     if mask.all() and not (pair.known and len(mask) > 2):
         raise NotExaminedError("the mask hides no input, and there are no scores of three or more positions")
     _require_fixed_weights(pair)

@@ -18,10 +18,9 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import FAULTS
 from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.requirements import SOFTMAX
@@ -193,7 +192,7 @@ def _at_other_temperature(text: str, power: float) -> Candidate:
     """
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-        return attention_weights(layer, _FACTORS[text](layer) ** power * scores)
+        return layer.attention_weights(_FACTORS[text](layer) ** power * scores)
 
     factor = text if power > 0.0 else _inverse(text)
     words = f"the attention weights are those of {factor} times the scores"
@@ -202,7 +201,7 @@ def _at_other_temperature(text: str, power: float) -> Candidate:
 
 def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
     """Yield candidates with an optional part, such as a window, that none of the layers declares."""
-    for part in named_parts():
+    for part in PARTS:
         if not any(part.present(layer) for layer in layers):
             for text, fields in part.undeclared.items():
                 yield Candidate(text, text, correct_draw(laws, _changing(fields)))

@@ -16,7 +16,6 @@ from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import sharpness
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
@@ -64,10 +63,10 @@ def reproduces(
     def call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         arrays = dict(candidate.draw(layer, size, rng))
         if "attention" in exposed:
-            arrays["attention"] = attention_weights(layer, arrays["scores"])
+            arrays["attention"] = layer.attention_weights(arrays["scores"])
         drawn = {name: array for name, array in arrays.items() if name in exposed}
         if "scores" in drawn and "masked scores" not in exposed:
-            drawn["scores"] = np.where(visible(layer), drawn["scores"], -np.inf)
+            drawn["scores"] = np.where(layer.visible, drawn["scores"], -np.inf)
         return drawn
 
     subject = Subject(candidate.name, call, "size", weights=laws)

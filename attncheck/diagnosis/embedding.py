@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
@@ -17,51 +16,6 @@ _SHARE = 1e-4
 # Features are rounded to multiples of _ROUNDING times the rounding unit of the sample or, if that is larger, of _STEP
 # times their typical size.
 _ROUNDING, _STEP = 100.0, 1e-5
-
-
-class _SampleStatistics:
-    """Features of a sample, with a map from values of a feature to normal scores.
-
-    The score of a value is that of its rank among the values in the sample.
-    """
-
-    def __init__(self, values: FloatArray, rounding: float) -> None:
-        # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
-        sizes = np.quantile(np.abs(values), 0.9, axis=1, keepdims=True)
-        self._steps = np.maximum(_ROUNDING * rounding, _STEP * sizes)
-        self.sorted = np.sort(self._rounded(values), axis=1)
-        uniques = [np.unique(row, return_counts=True) for row in self.sorted]
-        self._different = [different for different, _ in uniques]
-        self._values = np.concatenate(self._different)
-        # Index at which each feature begins in the flat arrays. A feature with k distinct values has 2k + 1 normal
-        # scores.
-        self._begin = np.cumsum([[0, *(len(array) for array in self._different[:-1])]], axis=1).T
-        self._last = np.array([[len(array) - 1] for array in self._different])
-        self._scores = np.concatenate([_scores_of(counts) for _, counts in uniques])
-
-    def _rounded(self, values: FloatArray) -> FloatArray:
-        return np.asarray(np.round(values / self._steps) * self._steps)
-
-    def scores(self, values: FloatArray) -> FloatArray:
-        """Return normal scores of values, (features, draws); sorted values are fastest."""
-        rounded = self._rounded(values)
-        after = np.stack([array.searchsorted(row) for array, row in zip(self._different, rounded, strict=True)])
-        equal = self._values[self._begin + np.minimum(after, self._last)] == rounded
-        indices = 2 * (self._begin + after) + equal
-        indices += np.arange(len(self._different))[:, None]
-        return np.asarray(self._scores[indices])
-
-
-def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
-    """Return 2k + 1 normal scores, given how often each of k sorted distinct values occurs.
-
-    They are the scores of a number below the first value, equal to it, between it and the second value, and so on.
-    """
-    upto = np.concatenate([[0], np.cumsum(counts)])
-    # The number of smaller values plus the number of smaller or equal ones: twice the middle rank.
-    below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
-    below_and_upto[1::2] = upto[:-1] + upto[1:]
-    return np.asarray(special.ndtri((below_and_upto + 1.0) / (2.0 * upto[-1] + 2.0)))
 
 
 class SampleEmbedding:
@@ -79,8 +33,11 @@ class SampleEmbedding:
         # Keep constant features: a different value in another sample is the strongest sign of a difference.
         self.names = list(features)
         values = np.stack(list(features.values()))
-        self._features = _SampleStatistics(values, sample.rounding)
-        scores = self._features.scores(values)
+        # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
+        sizes = np.quantile(np.abs(values), 0.9, axis=1, keepdims=True)
+        self._steps = np.maximum(_ROUNDING * sample.rounding, _STEP * sizes)
+        self._sorted = np.sort(self._rounded(values), axis=1)
+        scores = self._scores(values)
         moments = np.concatenate([scores, scores * scores])
         self._center = moments.mean(axis=1)
         covariance = np.cov(moments) + 1e-6 * np.eye(len(moments))
@@ -89,14 +46,24 @@ class SampleEmbedding:
         self.dof = int(retained.sum())
         self._whiten = vectors[:, retained] / np.sqrt(values[retained])
 
+    def _rounded(self, values: FloatArray) -> FloatArray:
+        return np.asarray(np.round(values / self._steps) * self._steps)
+
+    def _scores(self, values: FloatArray) -> FloatArray:
+        """Return normal scores of values, (features, draws), by their ranks in this sample; sorted ones are fastest."""
+        rows = zip(self._sorted, self._rounded(values), strict=True)
+        # The number of smaller values plus the number of smaller or equal ones: twice the middle rank.
+        ranks = np.stack([row.searchsorted(value) + row.searchsorted(value, "right") for row, value in rows])
+        return np.asarray(special.ndtri((ranks + 1.0) / (2.0 * self.size + 2.0)))
+
     def feature(self, name: str) -> FloatArray:
         """Return the sample's values of a feature, sorted."""
-        return np.asarray(self._features.sorted[self.names.index(name)])
+        return np.asarray(self._sorted[self.names.index(name)])
 
     def distance(self, sample: Sample) -> float:
         """Return the squared distance to another sample; it is about chi-square if both samples have the same law."""
         features = features_of(sample)
-        scores = self._features.scores(np.sort([features[name] for name in self.names], axis=1))
+        scores = self._scores(np.sort([features[name] for name in self.names], axis=1))
         means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(sample)])
         gap = (means - self._center) @ self._whiten
         known = (

@@ -14,7 +14,6 @@ from attncheck.checks.derived import MOST_POSITIONS
 from attncheck.checks.reference import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
 from attncheck.evidence import plot_data
-from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
@@ -144,7 +143,7 @@ def score_estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
     """Yield estimates from the scores, with a reference sample of the exact law."""
-    layer, scores, mask = sample.layer, sample.need("scores"), visible(sample.layer)
+    layer, scores, mask = sample.layer, sample.need("scores"), sample.layer.visible
     biased = not {"query", "key"}.isdisjoint(laws.biased)
     if "input_gram" in sample.exposed and given_inputs(layer) and not biased:
         diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
@@ -280,7 +279,7 @@ def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
     """
     mean_squares = {(OUTPUTS, "position"): (sample.outputs**2).mean(axis=2)}
     if sample.scores is not None:
-        squares = np.where(visible(sample.layer), sample.scores, 0.0) ** 2
+        squares = np.where(sample.layer.visible, sample.scores, 0.0) ** 2
         axes = {"head": (2, 3), "position of the query": (1, 3), "position of the key": (1, 2)}
         mean_squares |= {(SCORES, of): squares.mean(axis=axis) for of, axis in axes.items()}
     return mean_squares

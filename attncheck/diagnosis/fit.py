@@ -18,7 +18,6 @@ from attncheck.diagnosis.candidates import Candidate, Draw, candidates, correct_
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
@@ -232,7 +231,7 @@ def _with_same_arrays(arrays: Mapping[str, FloatArray], sample: Sample) -> Sampl
         if name in fields:
             fields[name] = fields[name][..., : sample.coordinates]
     if "scores" in fields and "masked scores" not in sample.exposed:
-        fields["scores"] = np.where(visible(sample.layer), fields["scores"], -np.inf)
+        fields["scores"] = np.where(sample.layer.visible, fields["scores"], -np.inf)
     return Sample(sample.layer, **fields)
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.layers.nonlinearity import of_inputs
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.rotary import rotated, rotated_by
 from attncheck.layers.parts.scores import of_head
@@ -152,7 +150,7 @@ MISTAKES += [
 def _inputs_of_constant_length(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
     normals, _ = draw_hidden(layer, len(inputs), rng)
     hidden = layer.input_std * normals + draw_positions(layer, len(inputs), rng)
-    return independent(layer, normalised(layer.norm, of_inputs(layer.inputs)(hidden)), rng)
+    return independent(layer, normalised(layer.norm, layer.phi(hidden)), rng)
 
 
 @declared(MISTAKES, "queries, keys and values pass through relu", step="project")
@@ -176,7 +174,7 @@ def _first_position_only(layer: AttentionLayer, inputs: FloatArray, rng: Rng) ->
 
 @declared(MISTAKES, "softmax normalises over heads and keys together", SOFTMAX & SEVERAL_HEADS, step="weigh")
 def _softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    joint = np.where(visible(layer), scores, -np.inf)
+    joint = np.where(layer.visible, scores, -np.inf)
     weights = np.exp(joint - joint.max(axis=(1, 3), keepdims=True))
     return np.asarray(weights / weights.sum(axis=(1, 3), keepdims=True))
 
@@ -184,12 +182,12 @@ def _softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 @declared(MISTAKES, "softmax normalises over heads instead of keys", SOFTMAX & SEVERAL_HEADS, step="weigh")
 def _softmax_over_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(np.where(visible(layer), weights / weights.sum(axis=1, keepdims=True), 0.0))
+    return np.asarray(np.where(layer.visible, weights / weights.sum(axis=1, keepdims=True), 0.0))
 
 
 @declared(MISTAKES, "all heads use the attention weights of head 0", SEVERAL_HEADS, step="weigh")
 def _first_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.repeat(attention_weights(layer, scores)[:, :1], layer.num_heads, axis=1)
+    return np.repeat(layer.attention_weights(scores)[:, :1], layer.num_heads, axis=1)
 
 
 def _all_visible(layer: AttentionLayer) -> BoolArray:
@@ -209,9 +207,9 @@ def _later_only(rest: float) -> LiteralSimulator:
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         if layer.mask == "none":
-            return attention_weights(layer, scores)
+            return layer.attention_weights(scores)
         weights = np.full(scores.shape, rest / layer.seq_len)
-        weights[:, :, :-1] = layer.map.weights(scores[:, :, :-1], ~visible(layer)[:-1])
+        weights[:, :, :-1] = layer.map.weights(scores[:, :, :-1], ~layer.visible[:-1])
         return weights
 
     return LiteralSimulator(weigh=weigh)
@@ -248,19 +246,19 @@ def _own_position_only(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 @declared(MISTAKES, "masked scores are 0 instead of −∞: later positions are seen", CAUSAL, step="weigh")
 def _masked_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(np.where(visible(layer), scores, 0.0), _all_visible(layer))
+    return layer.map.weights(np.where(layer.visible, scores, 0.0), _all_visible(layer))
 
 
 @declared(
     MISTAKES, "a mask of booleans is added to the scores: later positions are seen", SOFTMAX & CAUSAL, step="weigh"
 )
 def _mask_as_bias(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(scores + visible(layer), _all_visible(layer))
+    return layer.map.weights(scores + layer.visible, _all_visible(layer))
 
 
 @declared(MISTAKES, "values are weighted by the transpose of the attention weights", SEVERAL_POSITIONS, step="weigh")
 def _transposed_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return attention_weights(layer, scores).swapaxes(-1, -2)
+    return layer.attention_weights(scores).swapaxes(-1, -2)
 
 
 @declared(
@@ -270,7 +268,7 @@ def _transposed_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray
     step="weigh",
 )
 def _masked_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.where(visible(layer), layer.map.weights(scores, _all_visible(layer)), 0.0)
+    return np.where(layer.visible, layer.map.weights(scores, _all_visible(layer)), 0.0)
 
 
 def _unscaled(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
@@ -279,29 +277,29 @@ def _unscaled(layer: AttentionLayer, projections: Projections, rng: Rng) -> Floa
 
 @declared(MISTAKES, "the soft cap is applied after the mask: all positions are seen", _CAPPED, step="weigh")
 def _capped_after_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    mask = visible(layer) if layer.softcap is None else _all_visible(layer)
-    return layer.map.weights(np.where(visible(layer), scores, _MASKED), mask)
+    mask = layer.visible if layer.softcap is None else _all_visible(layer)
+    return layer.map.weights(np.where(layer.visible, scores, _MASKED), mask)
 
 
 @declared(
     MISTAKES, "softmax is not normalised: exp of the scores is divided by the number of positions", SOFTMAX, "weigh"
 )
 def _unnormalised_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.where(visible(layer), np.exp(scores), 0.0) / layer.seq_len
+    return np.where(layer.visible, np.exp(scores), 0.0) / layer.seq_len
 
 
 @declared(MISTAKES, "softmax is applied twice", SOFTMAX, step="weigh")
 def _second_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return attention_weights(layer, attention_weights(layer, scores))
+    return layer.attention_weights(layer.attention_weights(scores))
 
 
 @declared(MISTAKES, "softmax is applied twice, the second time to all positions", SOFTMAX & CAUSAL, step="weigh")
 def _second_softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(attention_weights(layer, scores), _all_visible(layer))
+    return layer.map.weights(layer.attention_weights(scores), _all_visible(layer))
 
 
 def _neighbours(step: int) -> Fault:
-    simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(attention_weights(layer, scores), step, axis=-1))
+    simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(layer.attention_weights(scores), step, axis=-1))
     return Fault(
         f"values_{step}", "values of a neighbouring position are used, cyclically", SEVERAL_POSITIONS, simulator
     )
@@ -312,14 +310,14 @@ MISTAKES += map(_neighbours, (1, -1))
 
 @declared(MISTAKES, "the scale of the scores is applied after softmax", SOFTMAX, step="weigh", score=_unscaled)
 def _scaled_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.asarray(attention_weights(layer, scores) * layer.score_factor * layer.head_width**-0.5)
+    return np.asarray(layer.attention_weights(scores) * layer.score_factor * layer.head_width**-0.5)
 
 
 def _dropout(share: float) -> Fault:
     def draw(layer: AttentionLayer, size: int, rng: Rng) -> dict[str, FloatArray]:
         def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
             retained = rng.random(scores.shape) >= share
-            return attention_weights(layer, scores) * retained / (1.0 - share)
+            return layer.attention_weights(scores) * retained / (1.0 - share)
 
         return LiteralSimulator(weigh=weigh)(layer, size, rng)
 

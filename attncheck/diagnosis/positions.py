@@ -15,7 +15,6 @@ from attncheck.checks.answers import Answer, Pair, Respond
 from attncheck.checks.declared import AFTER, IN_OUTPUTS, SCORES, WEIGHTS_OR_VALUES
 from attncheck.checks.structure import permutation, random_by_position, reordered
 from attncheck.evidence import plot_data
-from attncheck.layers.attention_map import visible
 from attncheck.records.explanation import Explanation, exact
 
 # Positions are changed one after another if there are at most _MOST, and exchanged in pairs if there are at most
@@ -34,7 +33,7 @@ def positions(pair: Pair) -> Iterator[Explanation]:
         text = f"the score of query {i} and key {j} changes with the inputs at {positions_text(scores[i, j])}"
         yield exact(SCORES, f"{text}; declared {positions_text(of_scores[i, j])}{_likewise(len(wrong))}")
     if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
-        possible = visible(pair.layer) | np.eye(s, dtype=bool)
+        possible = pair.layer.visible | np.eye(s, dtype=bool)
         declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
     rows = np.flatnonzero((outputs != declared).any(axis=1))
     if rows.size:

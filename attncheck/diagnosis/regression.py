@@ -24,7 +24,6 @@ from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.inputs import NORMS, Norm
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
@@ -103,7 +102,7 @@ def _scores(pair: Pair) -> Generator[Explanation, None, Norm | None]:
     Here x_i and x_j are inputs. Nothing is yielded if the scores are not declared to be bilinear. The generator returns
     the norm of the inputs: the declared one, unless the scores have this form with another one.
     """
-    layer, mask = pair.layer, visible(pair.layer)
+    layer, mask = pair.layer, pair.layer.visible
     if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return layer.norm
     calls = _Calls.of(pair, layer.width**2, int(mask.sum()))
@@ -162,10 +161,10 @@ def _misweighed(layer: AttentionLayer, scores: FloatArray, weights: FloatArray) 
     The wrong weights have the shape (draws, calls, H, s, s), like `scores` and the declared `weights`.
     """
     yield "outputs are those of attention weights that are transposed", weights.swapaxes(-1, -2)
-    yield "outputs are those of the transposed scores", attention_weights(layer, scores.swapaxes(-1, -2))
+    yield "outputs are those of the transposed scores", layer.attention_weights(scores.swapaxes(-1, -2))
     mean = np.broadcast_to(weights.mean(axis=-2, keepdims=True), weights.shape)
     yield "outputs are those of attention weights averaged over queries", mean
-    yield "outputs are those of equal attention weights", attention_weights(layer, np.zeros_like(scores))
+    yield "outputs are those of equal attention weights", layer.attention_weights(np.zeros_like(scores))
     powers = np.exp2(np.round(np.log2(np.maximum(weights, 1e-300))))
     yield "outputs are those of attention weights rounded to powers of two", np.where(weights > 0.0, powers, 0.0)
     largest = weights == weights.max(axis=-1, keepdims=True)
@@ -188,7 +187,7 @@ def _outputs(pair: Pair) -> Iterator[Explanation]:
     if calls is None:
         return
     outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
-    weights = attention_weights(layer, calls.scores)
+    weights = layer.attention_weights(calls.scores)
     remainder, solved = _solved(calls.averages(weights), outputs)
     if remainder <= _WRONG:
         if solved is not None and pair.continuous:
@@ -227,13 +226,13 @@ def _added(pair: Pair) -> Iterator[Explanation]:
     calls = _Calls.of(pair, (layer.num_heads + 1) * layer.width, layer.seq_len)
     if calls is None:
         return
-    averages = calls.averages(attention_weights(layer, calls.scores))
+    averages = calls.averages(layer.attention_weights(calls.scores))
     outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
     inputs = calls.inputs.reshape(*averages.shape[:2], -1)
     if _solved(np.concatenate([averages, inputs], axis=-1), outputs)[0] < _ROUNDED:
         yield exact(AFTER, "a linear function of a position's input is added to its output, as by a residual path")
         return
-    means = calls.averages(attention_weights(layer, np.zeros_like(calls.scores[:, :, :1])))
+    means = calls.averages(layer.attention_weights(np.zeros_like(calls.scores[:, :, :1])))
     remainder, solved = _solved(np.concatenate([averages, means], axis=-1), outputs)
     if remainder < _ROUNDED and solved is not None:
         *of_heads, of_mean = np.moveaxis(solved.reshape(len(solved), layer.num_heads + 1, -1), 1, 0)
@@ -271,7 +270,7 @@ def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
     """Return a factor for the scores of each head such that the attention weights explain the outputs, or None."""
 
     def remainders(logs: FloatArray) -> FloatArray:
-        features = calls.averages(attention_weights(calls.layer, np.exp(logs)[:, None, None] * calls.scores))
+        features = calls.averages(calls.layer.attention_weights(np.exp(logs)[:, None, None] * calls.scores))
         parts = [y - x @ np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(features, outputs, strict=True)]
         return np.concatenate([part.ravel() for part in parts])
 

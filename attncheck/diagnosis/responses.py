@@ -37,9 +37,8 @@ from attncheck.diagnosis.weights import common_weights, weights_at_zero
 from attncheck.evidence import plot_data
 from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
-from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
+from attncheck.layers.parts.scores import has_offset, small_with_inputs
 from attncheck.records.explanation import Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
@@ -217,7 +216,7 @@ def _shared_weights(pair: Pair) -> Iterator[Explanation]:
 
 def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find terms added to scores or outputs, by passing inputs of 0; skipped if a random bias is declared."""
-    if offset_variance(pair.layer):
+    if pair.layer.bias_std:
         return
     zero = np.zeros_like(pair.inputs)
     ours, declared, baseline = pair.subject(zero), pair.right(zero), pair.usual[0]
@@ -263,7 +262,7 @@ def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     size = np.abs(gap).max()
     if np.ptp(gap, axis=0).max() > _SHARE * size:
         return "something is added that varies from draw to draw"
-    s, mask = layer.seq_len, visible(layer)
+    s, mask = layer.seq_len, layer.visible
     offsets: dict[int, FloatArray] = {}
     for offset in sorted(range(1 - s, s), key=abs):
         numbers = np.diagonal(gap[0], offset, axis1=1, axis2=2)[:, np.diagonal(mask, offset)]
@@ -367,7 +366,7 @@ def _used(
 def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     """Find scores that differ although all positions have equal inputs, unless the declared scores use positions."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
-    mask = visible(pair.layer)
+    mask = pair.layer.visible
     answers = [respond(same) for respond in pair.both]
     zeros, of_declared = (_share_of_zeros(answer, mask) for answer in answers)
     if 0.0 < zeros < 1.0 and of_declared == 0.0:
@@ -399,7 +398,7 @@ def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
     if answer.scores is None:
         return None
     first = answer.scores[:, :, :1, :1]
-    if not visible(layer)[0, 0] or not first.all():
+    if not layer.visible[0, 0] or not first.all():
         return None
     ratios = (answer.scores / first).reshape(-1, *answer.scores.shape[2:])
     return np.asarray(ratios[0]) if np.ptp(ratios, axis=0).max() <= _SHARE * np.abs(ratios).max() else None

@@ -9,7 +9,6 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
-from attncheck.layers.attention_map import visible
 
 Feature = tuple[str, FloatArray]
 
@@ -112,7 +111,7 @@ def _of_inputs(sample: Sample) -> Iterator[Feature]:
 
 def _of_scores(sample: Sample) -> Iterator[Feature]:
     """Yield features of the visible scores."""
-    mask = visible(sample.layer)
+    mask = sample.layer.visible
     P = np.where(mask, sample.need("scores"), 0.0)
     squares = P * P
     heads, s = _heads(sample), sample.layer.seq_len
@@ -180,7 +179,7 @@ def _of_grams(sample: Sample) -> Iterator[Feature]:
     """Yield features of Gram matrices, and of scores and outputs relative to them."""
     G, K, V = sample.input_gram, sample.key_gram, sample.value_gram
     heads, pairs = _heads(sample), _pairs(sample)
-    layer, mask = sample.layer, visible(sample.layer)
+    layer, mask = sample.layer, sample.layer.visible
     if G is not None:
         yield "size of input Gram", _log(np.trace(G, axis1=1, axis2=2))
         for i, j in pairs:

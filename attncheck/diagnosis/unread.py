@@ -11,7 +11,6 @@ import numpy as np
 
 from attncheck._lib.text import listed
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.inputs import InputLaw
 from attncheck.subject import Subject
 
 _FIELDS = {field.name: field.default for field in dataclasses.fields(AttentionLayer)}
@@ -24,7 +23,7 @@ _CACHED = {
     if isinstance(attribute, functools.cached_property)
 }
 # Fields of the law of the inputs. A subject need not read them if attncheck draws its inputs.
-_OF_INPUTS = {field.name for field in dataclasses.fields(InputLaw)} - {"norm"}
+_OF_INPUTS = {"seq_len", "activation", "clip", "input_std", "input_correlation", "position_std", "position_reach"}
 # Number of draws of a call, as in a probe; maximum number of fields in a message; maximum length of a displayed value.
 _DRAWS, _NAMED, _MOST_FIELDS = 4, 4, 20
 

@@ -11,7 +11,6 @@ from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair, Respond
 from attncheck.checks.declared import WEIGHTS_OR_VALUES
 from attncheck.evidence import plot_data
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.scores import has_offset, small_with_inputs
 from attncheck.records.explanation import Explanation, exact
 
@@ -49,13 +48,13 @@ def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
     determined = layer.seq_len <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
     if scores is None or layer.num_heads > 1 or not small_with_inputs(layer) or not determined:
         return
-    at_zero = attention_weights(layer, np.zeros_like(scores))[:, 0]
-    if has_offset(layer) or not at_zero[:, visible(layer)].all():
+    at_zero = layer.attention_weights(np.zeros_like(scores))[:, 0]
+    if has_offset(layer) or not at_zero[:, layer.visible].all():
         return
     values = _of_single_inputs(pair.subject, pair, pair.inputs) / pair.small
     factors = np.einsum("nijk,nik->nij", np.linalg.pinv(values.swapaxes(-1, -2)), y)
     rest = np.abs(np.einsum("nijk,nij->nik", values, factors) - y).max()
-    weights, declared = factors * at_zero, attention_weights(layer, scores)[:, 0]
+    weights, declared = factors * at_zero, layer.attention_weights(scores)[:, 0]
     gap = np.abs(weights - declared)
     if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR or _by_factors(weights, declared):
         return

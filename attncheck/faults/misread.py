@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attncheck.faults.fault import Fault, MisreadLayer
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts import LayerPart, Misreading, named_parts
+from attncheck.layers.parts import PARTS, LayerPart, Misreading
 from attncheck.layers.requirement import Requirement
 
 
@@ -16,4 +16,4 @@ def _fault(part: LayerPart, mutant: Misreading) -> Fault:
     return Fault(mutant.name, mutant.what, requires, MisreadLayer(mutant.changes))
 
 
-FAULTS = tuple(_fault(part, mutant) for part in named_parts() for mutant in part.misreadings)
+FAULTS = tuple(_fault(part, mutant) for part in PARTS for mutant in part.misreadings)

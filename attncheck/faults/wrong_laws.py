@@ -44,7 +44,7 @@ _MIXED = OfLayer(
 
 def _one_number(layer: AttentionLayer) -> bool:
     """Return whether all nonzero entries of the kernel of the inputs are equal, up to sign."""
-    numbers = np.abs(input_kernel(layer.inputs).matrix)
+    numbers = np.abs(input_kernel(layer).matrix)
     return np.unique(numbers[numbers != 0.0]).size <= 1
 
 
@@ -72,7 +72,7 @@ def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator
 def _limit_as_finite(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw from the limit, and return the limits of the Gram matrices as the Gram matrices of every draw."""
     drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
-    kernel = input_kernel(layer.inputs).matrix
+    kernel = input_kernel(layer).matrix
     per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))
     grams = {"key_gram": layer.key_std**2 * per_head, "value_gram": layer.value_std**2 * per_head}
     return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}

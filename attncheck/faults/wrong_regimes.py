@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck.faults.fault import Fault, declared, with_changed_fields
 from attncheck.layers import requirements as need
@@ -97,7 +96,7 @@ def _untied_query_key(layer: AttentionLayer) -> dict[str, Any]:
 )
 def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Subtract the mean of φ(h^i + e^i), with φ = ReLU, from the inputs before projecting them."""
-    mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
+    mean = layer.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
 
@@ -114,7 +113,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     """
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
-    phi = nonlinearity.of_inputs(layer.inputs)
+    phi = layer.phi
     drawn = (normalised(layer.norm, phi(hidden + draw_positions(layer, size, rng))) for _ in range(2))
     values, scores = (independent(layer, inputs, rng) for inputs in drawn)
     return LiteralSimulator().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)

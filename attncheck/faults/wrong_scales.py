@@ -22,7 +22,7 @@ _CLIPPED = (
     OfLayer("clipped inputs", lambda layer: layer.activation == "clip", "this layer does not declare clipped inputs")
     & OfLayer(
         "a larger bound",
-        lambda layer: layer.clip > _CLIPPED_AT * layer.inputs.hidden_std,
+        lambda layer: layer.clip > _CLIPPED_AT * layer.hidden_std,
         "the layer declares a smaller bound",
     )
     & need.SMALL_HEADS
@@ -73,4 +73,4 @@ def _fresh_group_keys(layer: AttentionLayer) -> dict[str, Any]:
 
 @with_changed_fields(FAULTS, f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations", _CLIPPED)
 def _clipped_inputs(layer: AttentionLayer) -> dict[str, Any]:
-    return {"clip": _CLIPPED_AT * layer.inputs.hidden_std}
+    return {"clip": _CLIPPED_AT * layer.hidden_std}

@@ -12,7 +12,6 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators import literal
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_of, gram_root
@@ -145,19 +144,19 @@ def _half_precision_scores(layer: AttentionLayer, projections: Projections, rng:
 
 @declared(FAULTS, "softmax normalises the columns of the scores", need.SOFTMAX & need.SEVERAL_POSITIONS, step="weigh")
 def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return layer.map.weights(scores.swapaxes(-1, -2), visible(layer).T).swapaxes(-1, -2)
+    return layer.map.weights(scores.swapaxes(-1, -2), layer.visible.T).swapaxes(-1, -2)
 
 
 @declared(FAULTS, "the causal mask lets every position see the next one", need.CAUSAL, step="weigh")
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     if layer.mask == "none":
-        return attention_weights(layer, scores)
-    return layer.map.weights(scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
+        return layer.attention_weights(scores)
+    return layer.map.weights(scores, layer.visible | np.eye(layer.seq_len, k=1, dtype=bool))
 
 
 @declared(FAULTS, "the last head is left out of the sum", need.SEVERAL_HEADS, step="weigh")
 def _dropped_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    weights = attention_weights(layer, scores)
+    weights = layer.attention_weights(scores)
     weights[:, -1] = 0.0
     return weights
 

@@ -18,9 +18,8 @@ from attncheck.frameworks.effective import ROLES, AttentionCall, ModuleReader, a
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.rotary import Rotation
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts import PARTS
-from attncheck.layers.parts.scores import mean_offset
+from attncheck.layers.parts.position_bias import mean_offset
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class AttentionView:
         layer = layer.replace(seq_len=x.shape[1])
         weights = self._ordered(call.weights)
         if "weights" not in self.unread:
-            weights = attention_weights(layer, scores + mean_offset(layer))
+            weights = layer.attention_weights(scores + mean_offset(layer))
         heads = weights @ v
         output = self._ordered(matrices.output.reshape(1, heads.shape[1], heads.shape[-1], -1))[0]
         expected = np.einsum("bhsd,hdn->bsn", heads, output) + matrices.biases["output"]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import check_boolean, check_choice, check_integer, naming, refuse, refuse_unknown, validate
 from attncheck._lib.streams import digest, set_fields
 from attncheck._lib.toml import read_table
 from attncheck.layers.draws import Draws
-from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, check_std
+from attncheck.layers.inputs import DEFAULT_CLIP, Activation, Norm, check_inputs, check_std
+from attncheck.layers.nonlinearity.families import known
+from attncheck.layers.nonlinearity.function import Nonlinearity
 from attncheck.layers.parts import PARTS, named_function
-from attncheck.layers.parts.attention_map import AttentionMap, map_of
+from attncheck.layers.parts.attention_map import AttentionMap, check_map, map_of
+from attncheck.layers.parts.mask import check_mask, visible
 
 # Type of a field that holds a name, the import path of a function, or a function.
 NamedOrFunction = str | Callable[..., Any]
@@ -27,7 +32,6 @@ _POWER = re.compile(r"n\^-(\d+(?:\.\d+)?)")
 _MOST_EXPONENT = 8.0
 #: Fields whose value may be a function.
 NAMED_FIELDS = ("attention_map", "mask")
-_OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
 
 def check_scaling(field: str, value: Any) -> str:
@@ -197,11 +201,12 @@ class AttentionLayer:
         for field in ("query_std", "key_std", "value_std", "output_std"):
             validate(self, field, check_std)
         validate(self, "head_scaling", check_boolean, "pass True to multiply the sum over heads by H^{-1/2}, or False")
-        for field in _OF_INPUTS:
-            object.__setattr__(self, field, getattr(self.inputs, field))
+        check_inputs(self)
         validate(self, "tied_query_key", check_boolean, "pass True for W^Q = W^K, or False")
         if self.tied_query_key:
             self._check_tied()
+        validate(self, "attention_map", check_map)
+        validate(self, "mask", check_mask, self.seq_len)
         for part in PARTS:
             if any(getattr(self, field) is not absent for field, absent in part.fields.items()):
                 for field, value in part.settle(self).items():
@@ -240,10 +245,34 @@ class AttentionLayer:
         """The attention map, with its cap and sink."""
         return map_of(self)
 
-    @functools.cached_property
-    def inputs(self) -> InputLaw:
-        """The law of the layer's inputs."""
-        return InputLaw(**{name: getattr(self, name) for name in _OF_INPUTS})
+    @property
+    def visible(self) -> BoolArray:
+        """The (seq_len, seq_len) mask, True where position i may attend to position j; read-only."""
+        return visible(self.mask, self.window, self.seq_len)
+
+    def attention_weights(self, scores: FloatArray) -> FloatArray:
+        """Return the attention weights A of score matrices P, both (..., seq_len, seq_len)."""
+        return self.map.weights(scores, self.visible)
+
+    @property
+    def phi(self) -> Nonlinearity:
+        """The activation φ of the inputs."""
+        return known(self.activation, *([self.clip] if self.activation == "clip" else []))
+
+    @property
+    def hidden_std(self) -> float:
+        """Standard deviation of the coordinates of h^i + e^i."""
+        return math.hypot(self.input_std, self.position_std) if self.position_std else self.input_std
+
+    @property
+    def input_scale(self) -> float:
+        """Approximate standard deviation of the inputs: 1 if normalised, else `hidden_std`."""
+        return 1.0 if self.norm else self.hidden_std
+
+    @property
+    def equal_inputs(self) -> bool:
+        """Whether all positions have the same input."""
+        return self.input_correlation == 1.0 and not self.position_std
 
     @property
     def score_factor(self) -> float:

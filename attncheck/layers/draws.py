@@ -24,22 +24,8 @@ class Description(Protocol[_Drawn]):
     kind: ClassVar[str]
 
     @property
-    def width(self) -> int:
-        """n, the number of neurons per vector."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """Digest of the description: its permanent identifier in random streams and records."""
-        ...
-
-    @property
     def drawn(self) -> type[_Drawn]:
         """The class of the description's draws."""
-        ...
-
-    def describe(self) -> str:
-        """Return a short name."""
         ...
 
 

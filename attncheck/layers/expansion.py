@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import position_covariance
 from attncheck.layers.program import LinearCombination, Node, Program, Weight
@@ -100,7 +99,7 @@ def write_attention(
 
 def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
     """Write the lines x^i = φ(h^i + e^i)."""
-    phi = nonlinearity.of_inputs(layer.inputs)
+    phi = layer.phi
     hidden = write_hidden(program, layer)
     return tuple(program.nonlin(phi, vector, name=f"x{i}") for i, vector in enumerate(hidden, 1))
 
@@ -130,4 +129,4 @@ def _write_positions(program: Program, layer: AttentionLayer) -> tuple[Node, ...
     if not layer.position_std:
         return ()
     names = [f"e{i}" for i in range(1, layer.seq_len + 1)]
-    return program.initials(names, [0.0] * layer.seq_len, position_covariance(layer.inputs))
+    return program.initials(names, [0.0] * layer.seq_len, position_covariance(layer))

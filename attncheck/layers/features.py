@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import DEFAULT_CLIP
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
@@ -26,7 +26,7 @@ FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
         "correlated inputs": lambda layer: layer.input_correlation != 0.0,
         "position vectors": lambda layer: layer.position_std != 0.0,
         "normalised inputs": lambda layer: layer.norm is not None,
-        **{part.name: part.present for part in named_parts()},
+        **{part.name: part.present for part in PARTS},
     }
 )
 

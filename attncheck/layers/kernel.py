@@ -10,7 +10,7 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
-from attncheck.layers.inputs import InputLaw
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import centred, normalised_gram
 
 # Number of (s, s) matrices that are in memory at the same time, for `check_memory`.
@@ -30,7 +30,7 @@ class Kernel:
     error: float
 
 
-def position_covariance(law: InputLaw) -> FloatArray:
+def position_covariance(layer: AttentionLayer) -> FloatArray:
     """Return the covariance of a coordinate of the position vectors e^i, (seq_len, seq_len).
 
     Examples
@@ -39,21 +39,21 @@ def position_covariance(law: InputLaw) -> FloatArray:
     array([[4.   , 2.426],
            [2.426, 4.   ]])
     """
-    distance = np.subtract.outer(np.arange(law.seq_len), np.arange(law.seq_len))
-    return np.asarray(law.position_std**2 * np.exp(-(distance**2) / (2.0 * law.position_reach**2)))
+    distance = np.subtract.outer(np.arange(layer.seq_len), np.arange(layer.seq_len))
+    return np.asarray(layer.position_std**2 * np.exp(-(distance**2) / (2.0 * layer.position_reach**2)))
 
 
-def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
+def input_covariance(layer: AttentionLayer, radius: float = 1.0) -> FloatArray:
     """Return the covariance of a coordinate of h^i + e^i over positions i, (seq_len, seq_len), given ‖h‖²/n = `radius`.
 
     For `radius` 1 it is the covariance of the limit variables Z^{h^i + e^i}. A sequence that is too long for memory
     raises `InputError`.
     """
     description = "matrices over the positions"
-    check_memory("seq_len", law.seq_len, description, _MATRICES * law.seq_len**2, "pass a shorter sequence")
-    rho, s = law.input_correlation, law.seq_len
-    covariance = radius * np.asarray(law.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
-    return covariance + position_covariance(law) if law.position_std else covariance
+    check_memory("seq_len", layer.seq_len, description, _MATRICES * layer.seq_len**2, "pass a shorter sequence")
+    rho, s = layer.input_correlation, layer.seq_len
+    covariance = radius * np.asarray(layer.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
+    return covariance + position_covariance(layer) if layer.position_std else covariance
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
@@ -80,13 +80,13 @@ def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatAr
     refuse("activation", phi.name, "has no implemented mean", f"use one of {', '.join(_ODD)} or relu")
 
 
-def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
+def input_moments(layer: AttentionLayer) -> tuple[Kernel, FloatArray]:
     """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), where Z_j is the limit of h^j + e^j."""
-    phi, covariance = nonlinearity.of_inputs(law), input_covariance(law)
+    phi, covariance = layer.phi, input_covariance(layer)
     return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
 
 
-def input_kernel(law: InputLaw) -> Kernel:
+def input_kernel(layer: AttentionLayer) -> Kernel:
     """Return the kernel of a layer's inputs, K_jk = E[Z^{x^j} Z^{x^k}], shape (seq_len, seq_len).
 
     With a norm, K_jk = C_jk/√(C_jj C_kk) (Fact 1), where C contains the second moments of the unnormalised inputs for
@@ -105,25 +105,25 @@ def input_kernel(law: InputLaw) -> Kernel:
     array([[1.     , 0.31831],
            [0.31831, 1.     ]])
     """
-    if law.norm is None:
-        return image_kernel(nonlinearity.of_inputs(law), input_covariance(law))
-    kernel, means = input_moments(law)
-    matrix = normalised_gram(law.norm, kernel.matrix, means)
+    if layer.norm is None:
+        return image_kernel(layer.phi, input_covariance(layer))
+    kernel, means = input_moments(layer)
+    matrix = normalised_gram(layer.norm, kernel.matrix, means)
     matrix.setflags(write=False)
-    smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
+    smallest = float(np.diagonal(centred(layer.norm, kernel.matrix, means)).min())
     # The error of C_jk/√(C_jj C_kk) comes from C_jk, C_jj and C_kk. Means have rounding errors only.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
 
-def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
+def limit_inputs(layer: AttentionLayer, hidden: FloatArray) -> FloatArray:
     """Return the inputs' limit variables Z^{x^i} from Z^{h^i + e^i}, both (..., seq_len, neurons)."""
-    images = nonlinearity.of_inputs(law)(hidden)
-    if law.norm is None:
+    images = layer.phi(hidden)
+    if layer.norm is None:
         return images
-    kernel, means = input_moments(law)
-    lengths = np.sqrt(np.diagonal(centred(law.norm, kernel.matrix, means)))
-    shift = means if law.norm == "layer" else np.zeros_like(means)
+    kernel, means = input_moments(layer)
+    lengths = np.sqrt(np.diagonal(centred(layer.norm, kernel.matrix, means)))
+    shift = means if layer.norm == "layer" else np.zeros_like(means)
     return np.asarray((images - shift[:, None]) / lengths[:, None])
 
 

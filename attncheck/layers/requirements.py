@@ -7,7 +7,7 @@ import numpy as np
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.parts.attention_map import Linear, Softmax
-from attncheck.layers.parts.mask import plain_mask, visible
+from attncheck.layers.parts.mask import plain_mask
 from attncheck.layers.requirement import Requirement
 
 #: Up to this width, finite-width effects are large.
@@ -28,24 +28,24 @@ def linear(layer: AttentionLayer) -> bool:
 
     This is so without a norm, if φ is the identity or a clip that is too wide to change anything.
     """
-    clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
+    clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
 def _distinguishable(layer: AttentionLayer) -> bool:
     """Return whether positions differ by more than single-precision rounding."""
-    spectrum = np.linalg.eigvalsh(input_covariance(layer.inputs))
+    spectrum = np.linalg.eigvalsh(input_covariance(layer))
     return bool(spectrum[0] >= _EQUAL * spectrum[-1])
 
 
 def _overlapping(layer: AttentionLayer) -> bool:
-    kernel = input_kernel(layer.inputs).matrix
+    kernel = input_kernel(layer).matrix
     return bool((kernel != np.diag(np.diagonal(kernel))).any()) or layer.width <= SMALL_WIDTH
 
 
 def _regular(layer: AttentionLayer) -> bool:
     """Return whether score matrices are invertible if φ is linear."""
-    if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
+    if min(layer.width, layer.head_width) <= layer.seq_len or layer.equal_inputs:
         # If width and seq_len are equal, one score matrix in a hundred is singular up to rounding.
         return layer.seq_len == 1
     return _distinguishable(layer)
@@ -61,7 +61,7 @@ MANY_POSITIONS = OfLayer(  # with fewer, a matrix shared by two heads cannot be 
 )
 ONE_POSITION = OfLayer("one position", lambda layer: layer.seq_len == 1, "there is more than one position")
 UNEQUAL_INPUTS = OfLayer(
-    "positions with distinct inputs", lambda layer: not layer.inputs.equal, "all positions are equal"
+    "positions with distinct inputs", lambda layer: not layer.equal_inputs, "all positions are equal"
 )
 UNEQUAL_POSITIONS = UNEQUAL_INPUTS & SEVERAL_POSITIONS
 DISTINGUISHABLE_POSITIONS = UNEQUAL_POSITIONS & OfLayer(
@@ -121,7 +121,7 @@ CAUSAL = OfLayer(
 )
 FAR_VISIBLE = OfLayer(
     "a last position that sees the first",
-    lambda layer: bool(visible(layer)[-1, 0]),
+    lambda layer: bool(layer.visible[-1, 0]),
     "the mask hides the first position from the last",
 )
 SOFTMAX = OfLayer("softmax", lambda layer: layer.map == Softmax(), "the attention map is not plain softmax")

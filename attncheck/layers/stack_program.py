@@ -63,7 +63,7 @@ def expand_layers(
     between: list[tuple[Node, ...]] = []
     copies: list[tuple[Node, ...]] = []
     for depth, layer in enumerate(layers, 1):
-        phi, prefix = nonlinearity.of_inputs(layer.inputs), f"L{depth}."
+        phi, prefix = layer.phi, f"L{depth}."
         inputs = tuple(program.nonlin(phi, z, name=f"{prefix}x{i}") for i, z in enumerate(stream, 1))
         written.append(write_attention(program, layer, inputs, prefix))
         stream = _joined(program, stream, written[-1].outputs, residual, f"{prefix}z")

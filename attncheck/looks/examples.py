@@ -14,7 +14,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
 from attncheck.layers.inputs import NORMS
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.program import ProgramCase
 
 # Number of candidates that are drawn per chosen layer.
@@ -55,7 +55,7 @@ def layers_with_parts(run_seed: int) -> list[AttentionLayer]:
     """
     plain = AttentionLayer(width=8, seq_len=4, num_heads=2)
     options: dict[str, Sequence[Mapping[str, Any]]] = {"norm": [{"norm": name} for name in NORMS]}
-    options |= {part.name: part.values(plain) for part in named_parts()}
+    options |= {part.name: part.values(plain) for part in PARTS}
     chosen = {name: int(stream(run_seed, name, role="parts").integers(len(values))) for name, values in options.items()}
     return [plain.replace(**options[name][index]) for name, index in chosen.items()]
 

@@ -71,7 +71,7 @@ def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> Flo
 
     For `nodes`, see `score_mixture`.
     """
-    limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
+    limit_std = layer.query_std * layer.key_std * float(input_kernel(layer).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 
 

@@ -86,28 +86,24 @@ def _scalings_and_heads() -> Experiment:
     """Return Fig. 2: scores under both scalings, and outputs by number of heads."""
     root, over = (AttentionLayer(width=256, score_scaling=scaling) for scaling in ("1/sqrt(n)", "1/n"))
     heads = {heads: AttentionLayer(width=256, num_heads=heads) for heads in (1, 256)}
+    configurations = (
+        ExperimentCase("1/√n", root, of="scores"),
+        ExperimentCase("1/n", over, of="scores"),
+        *(ExperimentCase(f"H = {count}", layer) for count, layer in heads.items()),
+    )
     return Experiment(
         name="fig2",
         kind="histogram",
         title="Scores under two scalings, and outputs of one and of many heads",
         draws=50_000,
-        configurations=(
-            ExperimentCase("1/√n", root, of="scores"),
-            ExperimentCase("1/n", over, of="scores"),
-            *(ExperimentCase(f"H = {count}", layer) for count, layer in heads.items()),
-        ),
-        exact=(
-            ExactDistance("1/√n", root, of="scores", curve="1/√n"),
-            ExactDistance("1/n", over, of="scores", curve="1/n"),
-            *(ExactDistance(f"H = {count}", layer, curve=f"H = {count}") for count, layer in heads.items()),
-        ),
+        configurations=configurations,
+        exact=tuple(ExactDistance(case.label, case.layer, case.of, curve=case.label) for case in configurations),
     )
 
 
 def _low_rank() -> Experiment:
     """Return Fig. 3: heads of 64 neurons, at width n = 64 H."""
     series = {heads: AttentionLayer(width=HEAD_DIM * heads, num_heads=heads, head_dim=HEAD_DIM) for heads in (1, 4, 16)}
-    further = (4, 16, 64, 256)
     return Experiment(
         name="fig3",
         kind="low rank",
@@ -118,11 +114,12 @@ def _low_rank() -> Experiment:
             *(ExperimentCase(f"limit, H = {heads}", layer, limit=True) for heads, layer in series.items()),
         ),
         exact=(
-            *(ExactDistance(f"H = {heads}", layer, curve=f"H = {heads}") for heads, layer in series.items()),
             *(
-                ExactDistance(f"H = {heads}", layer.replace(width=layer.width * factor))
+                ExactDistance(
+                    f"H = {heads}", layer.replace(width=layer.width * factor), curve=f"H = {heads}" * (factor == 1)
+                )
                 for heads, layer in series.items()
-                for factor in further
+                for factor in (1, 4, 16, 64, 256)
             ),
             *(ExactDistance(f"H = {heads}", layer, infinite=True) for heads, layer in series.items()),
         ),

@@ -78,7 +78,7 @@ def _densities(figure: Figure) -> Panel:
     many = "limit laws" if len(figure.limits) > 1 else "limit law"
 
     def paint(axes: Axes) -> None:
-        for index, limit in enumerate(figure.limits):
+        for index, limit in enumerate(figure.limits.values()):
             axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if index == 0 else None)
         for law, color, line in zip(laws, SERIES, STYLES, strict=False):
             axes.plot(t, law.density, color=color, linestyle=line, linewidth=1.4, label=law.label)
@@ -92,13 +92,12 @@ def _densities(figure: Figure) -> Panel:
 
 def _differences(figure: Figure, *, scaled: bool) -> Panel:
     t = grid()
-    factors = [curve.case.layer.width if scaled else 1.0 for curve in figure.curves]
-    values = [factor * curve.value for factor, curve in zip(factors, figure.curves, strict=True)]
-    errors = [factor * curve.error for factor, curve in zip(factors, figure.curves, strict=True)]
 
     def paint(axes: Axes) -> None:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
-        for value, error, color, line, curve in zip(values, errors, SERIES, STYLES, figure.curves, strict=False):
+        for curve, color, line in zip(figure.curves.values(), SERIES, STYLES, strict=False):
+            factor = curve.case.layer.width if scaled else 1.0
+            value, error = factor * curve.value, factor * curve.error
             axes.fill_between(t, value - error, value + error, color=color, alpha=0.2, linewidth=0)
             axes.plot(t, value, color=color, linestyle=line, linewidth=1.6, label=curve.case.curve)
         label = "n × (density at width n − limit)" if scaled else "density at n − limit"
@@ -146,7 +145,7 @@ def _divergences(figure: Figure) -> Panel:
     laws = figure.finite
     at = np.array([law.case.layer.width for law in laws], dtype=float)
     means, deviations = _over_trials(laws)
-    floor = np.array(figure.sampled_as("limit").kl)
+    floor = np.array(figure.sampled["limit"].kl)
 
     def paint(axes: Axes) -> None:
         ends = (0.5 * widths[0], 2 * widths[-1])
@@ -196,7 +195,7 @@ def _gaps(figure: Figure) -> Panel:
 
 
 def _score_histograms(figure: Figure) -> Panel:
-    laws = [figure.sampled_as("1/√n"), figure.sampled_as("1/n")]
+    laws = [figure.sampled["1/√n"], figure.sampled["1/n"]]
     t = np.linspace(-4, 4, 201)
 
     def paint(axes: Axes) -> None:
@@ -214,7 +213,7 @@ def _score_histograms(figure: Figure) -> Panel:
 
 
 def _score_difference(figure: Figure) -> Panel:
-    curve, t = figure.curve_of("1/√n"), grid()
+    curve, t = figure.curves["1/√n"], grid()
     value = curve.value
     bins = np.diff(figure.edges)[0]
     noise = np.sqrt(gaussian(t, 1.0) / (bins * figure.draws))
@@ -238,9 +237,9 @@ def _output_histograms(figure: Figure) -> Panel:
     def paint(axes: Axes) -> None:
         for law, color in zip(laws, SERIES, strict=False):
             axes.stairs(_shares(figure, law), figure.edges, color=color, linewidth=1.0, alpha=0.8)
-            limit = figure.limit_of(law.label)
+            limit = figure.limits[law.label]
             axes.plot(t, limit.density, color=color, linewidth=1.8)
-        axes.plot(t, gaussian(t, figure.limit_of(laws[0].label).variance), color=INK, linewidth=1.2, linestyle="--")
+        axes.plot(t, gaussian(t, figure.limits[laws[0].label].variance), color=INK, linewidth=1.2, linestyle="--")
         axes.set(yscale="log", xlim=(-3, 3), ylim=(1e-5, 4), xlabel="y at n = 256", ylabel="density")
         axes.text(-2.95, 2e-2, "H = 1", color=SERIES[0], fontsize=11)
         axes.text(-0.45, 1.5e-4, "H = 256", color=SERIES[1], fontsize=11)
@@ -253,9 +252,9 @@ def _output_histograms(figure: Figure) -> Panel:
 
 def _tails(figure: Figure) -> Panel:
     laws, t = _by_heads(figure), grid()
-    limits = [figure.limit_of(law.label) for law in laws]
+    limits = [figure.limits[law.label] for law in laws]
     from_gaussian = [limit.density - gaussian(t, limit.variance) for limit in limits]
-    finite = [figure.curve_of(law.label).value for law in laws]
+    finite = [figure.curves[law.label].value for law in laws]
 
     def paint(axes: Axes) -> None:
         axes.axhline(0.0, color=MUTED, linewidth=0.8)
@@ -290,7 +289,7 @@ def _over_trials(laws: Sequence[SampledLaw]) -> tuple[FloatArray, FloatArray]:
 
 def _floors(figure: Figure) -> list[FloatArray]:
     """Return the published estimates of KL between two samples of each limit law, one per trial."""
-    return [np.array(figure.sampled_as(limit.label).kl) for limit in figure.limits]
+    return [np.array(figure.sampled[label].kl) for label in figure.limits]
 
 
 def _lowest(floors: Sequence[FloatArray]) -> float:

@@ -85,7 +85,7 @@ def _decreasing(figure: Figure) -> PaperStatement:
 
 
 def _small(figure: Figure) -> PaperStatement:
-    last, floor = figure.finite[-1], figure.sampled_as("limit")
+    last, floor = figure.finite[-1], figure.sampled["limit"]
     point = next(candidate for candidate in figure.points_of("y") if candidate.width == last.case.layer.width)
     excess = float(np.mean(last.kl)) / point.value
     relation = "does not exceed" if _within(last, floor) else "exceeds"
@@ -100,7 +100,7 @@ def _small(figure: Figure) -> PaperStatement:
 
 
 def _scores_normal(figure: Figure) -> PaperStatement:
-    law, curve = figure.sampled_as("1/√n"), figure.curve_of("1/√n")
+    law, curve = figure.sampled["1/√n"], figure.curves["1/√n"]
     return PaperStatement(
         "scores over √n follow N(0, 1) at n = 256",
         f"variance {_over(law.variance)}, excess kurtosis {_over(law.excess_kurtosis)}",
@@ -110,7 +110,7 @@ def _scores_normal(figure: Figure) -> PaperStatement:
 
 
 def _scores_collapse(figure: Figure) -> PaperStatement:
-    law, curve = figure.sampled_as("1/n"), figure.curve_of("1/n")
+    law, curve = figure.sampled["1/n"], figure.curves["1/n"]
     return PaperStatement(
         "scores over n collapse to 0",
         f"standard deviation {_over(np.sqrt(law.variance).tolist())}",
@@ -122,7 +122,7 @@ def _tails(figure: Figure) -> PaperStatement:
     laws = [law for law in figure.finite if law.case.of == "outputs"]
     computed = []
     for law in laws:
-        moments, limit = figure.curve_of(law.label).moments, figure.limit_of(law.label)
+        moments, limit = figure.curves[law.label].moments, figure.limits[law.label]
         at = f"{moments[2]:.4f} ± {moments[3]:.1g} at n = 256"
         computed.append(f"{law.label}: {at}, {limit.excess_kurtosis:.4f} in the limit")
     return PaperStatement(
@@ -159,7 +159,7 @@ def _gap(figure: Figure) -> PaperStatement:
     laws = figure.finite
     return PaperStatement(
         "low-rank heads have the limit of full heads (true if the number of neurons per head grows too)",
-        "floor " + "; ".join(f"{law.label}: {_estimate(figure.sampled_as(f'limit, {law.label}'))}" for law in laws),
+        "floor " + "; ".join(f"{law.label}: {_estimate(figure.sampled[f'limit, {law.label}'])}" for law in laws),
         "KL that remains at n = ∞, " + "; ".join(f"{law.label}: {_value(figure.gap_of(law.label))}" for law in laws),
     )
 

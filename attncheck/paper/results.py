@@ -59,7 +59,6 @@ class Curve:
 class LimitDensity:
     """The density of an infinite-width law."""
 
-    label: str
     density: FloatArray
     variance: float
     excess_kurtosis: float
@@ -72,9 +71,9 @@ class Figure:
     experiment: Experiment
     run: PaperRun
     edges: FloatArray
-    limits: list[LimitDensity]
-    sampled: list[SampledLaw]
-    curves: list[Curve]
+    limits: dict[str, LimitDensity]
+    sampled: dict[str, SampledLaw]
+    curves: dict[str, Curve]
     points: dict[ExactDistance, Distance]
     fits: list[Rate]
 
@@ -91,15 +90,7 @@ class Figure:
     @property
     def finite(self) -> list[SampledLaw]:
         """Sampled laws at finite width."""
-        return [law for law in self.sampled if not law.case.limit]
-
-    def sampled_as(self, label: str) -> SampledLaw:
-        """Return a sampled law by label."""
-        return next(law for law in self.sampled if law.label == label)
-
-    def curve_of(self, label: str) -> Curve:
-        """Return a computed curve by label."""
-        return next(curve for curve in self.curves if curve.case.curve == label)
+        return [law for law in self.sampled.values() if not law.case.limit]
 
     def points_of(self, label: str) -> list[Distance]:
         """Return the divergences with this label at finite widths, sorted by width."""
@@ -109,10 +100,6 @@ class Figure:
     def gap_of(self, label: str) -> Distance:
         """Return the divergence with this label at infinite width."""
         return next(point for case, point in self.points.items() if case.label == label and case.infinite)
-
-    def limit_of(self, label: str) -> LimitDensity:
-        """Return a limit density by label."""
-        return next(density for density in self.limits if density.label == label)
 
 
 def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Figure:
@@ -124,9 +111,9 @@ def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Fig
         experiment=experiment,
         run=manifest,
         edges=units.edges()[::merged],
-        limits=[_limit(case) for case in _limits(experiment)],
-        sampled=[_sampled(case, experiment, results, merged) for case in experiment.configurations],
-        curves=[_curve(case, results[Task(name, case)]) for case in experiment.exact if case.curve],
+        limits={case.label: _limit(case) for case in _limits(experiment)},
+        sampled={case.label: _sampled(case, experiment, results, merged) for case in experiment.configurations},
+        curves={case.curve: _curve(case, results[Task(name, case)]) for case in experiment.exact if case.curve},
         points=points,
         fits=[fit("kl", list(points.values()))] if experiment.kind == "width" else [],
     )
@@ -151,7 +138,7 @@ def _limits(experiment: Experiment) -> list[ExperimentCase]:
 
 def _limit(case: ExperimentCase) -> LimitDensity:
     law = limit(case.layer)
-    return LimitDensity(case.label, np.asarray(law.pdf(units.grid())), law.variance(), law.excess_kurtosis())
+    return LimitDensity(np.asarray(law.pdf(units.grid())), law.variance(), law.excess_kurtosis())
 
 
 def _sampled(case: ExperimentCase, experiment: Experiment, results: Mapping[Task, Arrays], merged: int) -> SampledLaw:

@@ -13,7 +13,7 @@ from attncheck.diagnosis.causes import diagnosed, hints, most_informative, sharp
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_name
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, case_key, case_label, of_pool
@@ -223,7 +223,7 @@ class RunView:
         if self.verdict != "consistent" or not self.run.planned:
             return []
         layers = layers_of(result for result in self.run.results if result.p_values)
-        absent = [part.name for part in named_parts() if not any(map(part.present, layers))]
+        absent = [part.name for part in PARTS if not any(map(part.present, layers))]
         untested = [f"No tested layer has: {', '.join(absent)}"] if layers and absent else []
         return [*mdes(self.run.results, self.run.pools)[:_MDES], *untested, NOT_PROVED]
 

@@ -16,14 +16,13 @@ import dataclasses
 
 import numpy as np
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
+from attncheck.layers.parts.qk_norm import score_vectors
+from attncheck.layers.parts.scores import whole_vectors, with_offsets
 from attncheck.simulators.linalg import bartlett, gram_of, input_root
 
 #: Gram matrices that draws contain by default.
@@ -55,13 +54,13 @@ def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     """Draw e^i, (size, seq_len, width), or a zero of shape (1, 1, 1) for a layer without position vectors."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
-    root = psd_root(position_covariance(layer.inputs))
+    root = psd_root(position_covariance(layer))
     return np.asarray(root @ rng.standard_normal((size, root.shape[1], layer.width)))
 
 
 def draw_images(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
     """Draw φ(h^i + e^i), the inputs before normalisation, (size, seq_len, width)."""
-    return nonlinearity.of_inputs(layer.inputs)(draw_stream(layer, size, rng))
+    return layer.phi(draw_stream(layer, size, rng))
 
 
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
@@ -124,7 +123,7 @@ def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatAr
 
     `values` contains a root B_V of the value Gram matrix of each head.
     """
-    mixed = attention_weights(layer, scores) @ values
+    mixed = layer.attention_weights(scores) @ values
     grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
     return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
 
@@ -193,6 +192,6 @@ def _outputs(
     if coordinates == 0:
         return np.zeros((len(scores), layer.seq_len, 0))
     projected = values @ rng.standard_normal((len(scores), layer.num_heads, values.shape[-1], coordinates))
-    outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)
+    outputs = (layer.attention_weights(scores) @ projected).sum(axis=1)
     outputs *= layer.output_std * layer.head_factor
     return np.asarray(outputs)

@@ -12,7 +12,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
+from attncheck.layers.parts.qk_norm import score_vectors
+from attncheck.layers.parts.scores import whole_vectors, with_offsets
 from attncheck.layers.program import Node, Step
 from attncheck.simulators.interpret import interpret
 from attncheck.simulators.linalg import gram_of

@@ -13,8 +13,8 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.scores import score_vectors, with_offsets
+from attncheck.layers.parts.qk_norm import score_vectors
+from attncheck.layers.parts.scores import with_offsets
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_of, gram_root
 
@@ -99,7 +99,7 @@ class LiteralSimulator:
     project: Callable[[AttentionLayer, FloatArray, np.random.Generator], Projections] = independent
     arrange: Callable[[AttentionLayer, Projections], Projections] = lambda layer, projected: projected
     score: Callable[[AttentionLayer, Projections, np.random.Generator], FloatArray] = dot_products
-    weigh: Callable[[AttentionLayer, FloatArray], FloatArray] = attention_weights
+    weigh: Callable[[AttentionLayer, FloatArray], FloatArray] = AttentionLayer.attention_weights
     finish: Callable[[AttentionLayer, FloatArray, int, np.random.Generator], FloatArray] = project_out
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

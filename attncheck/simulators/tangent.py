@@ -15,7 +15,6 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Batch
 from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.blocks import DrawPlan
@@ -83,9 +82,9 @@ def literal_kernel(
     f = layer.score_factor * from_head
     scores = f * Q @ K.swapaxes(-1, -2)
     projected = (V @ O).swapaxes(-1, -2)
-    slopes = layer.map.slopes(scores[None], visible(layer), np.moveaxis(projected, 2, 0))
+    slopes = layer.map.slopes(scores[None], layer.visible, np.moveaxis(projected, 2, 0))
     c = layer.head_factor * f * np.moveaxis(slopes, 0, 2)
-    A = layer.head_factor * attention_weights(layer, scores)
+    A = layer.head_factor * layer.attention_weights(scores)
     every = np.broadcast_to(X[:, None, None], (len(X), layer.num_heads, 1, s, n))
     # The gradient of y_r^i with respect to a matrix of a head is the outer product of two vectors. Each pair below has
     # both, (size, heads, i or 1, r or 1, neurons or inputs of the head); the length 1 stands for all i or all r.

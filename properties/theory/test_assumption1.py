@@ -17,7 +17,6 @@ from scipy import stats
 
 from attncheck import AttentionLayer, InputError
 from attncheck._lib.streams import stream
-from attncheck.layers import nonlinearity
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.program import LinearCombination, Node, Program
 from attncheck.layers.program.coverage import CoverageKind
@@ -58,7 +57,7 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(layer: AttentionLayer
     scores = [program.score(left, right) for left, right in sides]
     assert all(program.coverage().of(score.name).statement.has_limit for score in scores)
 
-    kernel = input_kernel(layer.inputs).matrix
+    kernel = input_kernel(layer).matrix
     limit = limit_of_program(program)
     places = [limit.scores.index(score) for score in scores]
     expected = kernel[0, 0] * np.array([kernel[1, 1], 0.0, 0.0, kernel[0, 1]])
@@ -219,8 +218,8 @@ def _inputs(layer: AttentionLayer) -> tuple[AttentionLayer, Program, tuple[Node,
     """Return a layer with two positions, and a program of inputs x¹, x² with its law in the limit."""
     layer = layer.replace(seq_len=2)
     program = Program()
-    phi = nonlinearity.of_inputs(layer.inputs)
-    initials = program.initials(["h1", "h2"], [0.0, 0.0], input_covariance(layer.inputs))
+    phi = layer.phi
+    initials = program.initials(["h1", "h2"], [0.0, 0.0], input_covariance(layer))
     return layer, program, tuple(program.nonlin(phi, h) for h in initials)
 
 

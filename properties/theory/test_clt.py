@@ -19,7 +19,6 @@ from scipy import linalg, stats
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import stream
-from attncheck.layers import nonlinearity
 from attncheck.layers.expansion import expand
 from attncheck.layers.kernel import image_kernel, input_covariance, input_kernel
 from attncheck.layers.program import Score
@@ -112,7 +111,7 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
         falls = 1.0 + fourth.gaps[near] / near - share * (1.0 + fourth.gaps[far] / far)
         error = float(np.hypot(fourth.errors[near] / near, share * fourth.errors[far] / far))
         look.exceeds(f"Lemma 15 to n={far}", falls, error, 0.0)
-    kernel = input_kernel(layer.inputs).matrix
+    kernel = input_kernel(layer).matrix
     dependent = moments["E X⁴"](kernel) / moments["E X_α² X_β²"](kernel)
     assert dependent >= 3.0
     look.rejects("dependent summands", fourth.moved(1.0 - 1.0 / float(dependent)).p_value())
@@ -216,7 +215,7 @@ def _moments(layer: AttentionLayer, weights: FloatArray) -> dict[str, Moment]:
 
 
 def _approach(layer: AttentionLayer, grams: Mapping[int, FloatArray], moment: Moment) -> _Approach:
-    kernel = input_kernel(layer.inputs).matrix
+    kernel = input_kernel(layer).matrix
     limit = float(moment(kernel))
     means = {n: _mean(layer.replace(width=n), gram, moment) for n, gram in grams.items()}
     gaps = {n: n * (mean - limit) / limit for n, (mean, _) in means.items()}
@@ -233,7 +232,7 @@ def _mean(layer: AttentionLayer, grams: FloatArray, moment: Moment) -> tuple[flo
 
     The linear part in G has a known mean; the rest fluctuates as 1/n, like the distance.
     """
-    kernel = input_kernel(layer.inputs).matrix
+    kernel = input_kernel(layer).matrix
     linear = np.einsum("ij,bij->b", _gradient(moment, kernel), grams - _mean_gram(layer))
     values = moment(grams) - linear
     return float(values.mean()), float(values.std() / len(values) ** 0.5)
@@ -252,8 +251,8 @@ def _mean_gram(layer: AttentionLayer) -> FloatArray:
     count, shape = np.arange(24.0), layer.width / 2 - 1
     off = np.sqrt(count[1:] * (count[1:] + shape))
     nodes, vectors = linalg.eigh_tridiagonal(2 * count + 1 + shape, off)
-    phi = nonlinearity.of_inputs(layer.inputs)
-    kernels = [image_kernel(phi, input_covariance(layer.inputs, 2 * node / layer.width)).matrix for node in nodes]
+    phi = layer.phi
+    kernels = [image_kernel(phi, input_covariance(layer, 2 * node / layer.width)).matrix for node in nodes]
     return np.asarray(np.tensordot(vectors[0] ** 2, np.array(kernels), axes=1))
 
 

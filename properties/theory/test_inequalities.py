@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.nonlinearity import Nonlinearity, clip, declared, erf, identity, relu, sigmoid, sin, tanh
 
 FloatArray = NDArray[np.float64]
@@ -182,7 +181,7 @@ def test_the_product_of_two_numbers(point: tuple[float, float], other: tuple[flo
 def softmax(scores: FloatArray) -> FloatArray:
     size = len(scores)
     layer = AttentionLayer(width=1, seq_len=size, num_heads=1)
-    first: FloatArray = attention_weights(layer, np.broadcast_to(scores, (size, size)))[0]
+    first: FloatArray = layer.attention_weights(np.broadcast_to(scores, (size, size)))[0]
     return first
 
 

@@ -18,7 +18,7 @@ from attncheck.checks.laws import conditional_covariance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import Norm
-from attncheck.layers.kernel import input_kernel
+from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.norm import normalised_gram
 from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
@@ -99,7 +99,7 @@ def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, look: Lo
             squares = gram[:, 0, 1] ** 2
             error, other = squares.std() / math.sqrt(_MANY), 2 * n - 1 - free
             look.equals(f"{norm}_{n}", squares.mean(), error, 1.0 / free, neighbours=[1.0 / other])
-            assert not input_kernel(layer.inputs).matrix[0, 1]
+            assert not input_kernel(layer).matrix[0, 1]
 
 
 @statement()
@@ -123,7 +123,9 @@ def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, look: L
 def _positions_by_depth(stack: AttentionStack, run_seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return variance and correlation of positions by depth in the conjectured limit, and the error of the latter."""
     rng = stream(run_seed, "norms", stack.key)
-    streams = recur(stack, draw_normals(stack, 500, rng)).streams
+    normals = draw_normals(stack, 500, rng)
+    inputs = np.broadcast_to(input_covariance(stack.layer), (len(normals), stack.seq_len, stack.seq_len))
+    streams = np.stack([inputs, *(step.stream for step in recur(stack, normals))], axis=1)
     white = normalised_gram("rms", streams, np.zeros(streams.shape[:-1]))
     correlations = white[..., ~np.eye(stack.seq_len, dtype=bool)].mean(axis=-1)
     variances = np.diagonal(streams, axis1=-2, axis2=-1).mean(axis=(0, -1))

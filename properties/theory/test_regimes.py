@@ -165,7 +165,7 @@ def test_predictions_in_closed_form_are_the_limits() -> None:
     for position in range(3):
         assert ac.limit(layer).variance(position) == pytest.approx(mean, rel=1e-9)
     tied = REGIMES["tied queries and keys"]
-    kernel = input_kernel(tied.inputs).matrix
+    kernel = input_kernel(tied).matrix
     weights = np.exp(tied.query_std * tied.key_std * kernel[0])
     weights /= weights.sum()
     own = _gaussian(float(weights @ kernel @ weights))

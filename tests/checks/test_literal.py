@@ -14,7 +14,6 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Setting
 from attncheck.checks.registry import check_named
 from attncheck.checks.returned import FIELDS
-from attncheck.layers.attention_map import visible
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
@@ -50,7 +49,7 @@ class Drawn:
         wrong = layer.replace(query_std=layer.query_std * self.scale)
         drawn = draw_with_weights(wrong, size, min(2, layer.width), rng, self.own).as_dict()
         if self.hides:
-            drawn["scores"] = np.where(visible(layer), drawn["scores"], -np.inf)
+            drawn["scores"] = np.where(layer.visible, drawn["scores"], -np.inf)
         return {name: array.astype(np.float32) if self.single else array for name, array in drawn.items()}
 
 

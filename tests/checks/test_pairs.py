@@ -16,7 +16,6 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.registry import CHECKS
 from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.looks.look import observe
 from attncheck.looks.plan import CALL_DRAWS, Plan
 from attncheck.subject import Subject, collapsed
@@ -48,7 +47,7 @@ def hiding(simulator: Any) -> Simulator:
 
     def hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         drawn = dict(simulator(layer, size, rng))
-        return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
+        return {**drawn, "scores": np.where(layer.visible, drawn["scores"], -np.inf)}
 
     return hidden
 

@@ -15,7 +15,6 @@ from attncheck.checks.answers import projected
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.structure import CHECKS
 from attncheck.diagnosis.mistakes import MISTAKES
-from attncheck.layers.attention_map import attention_weights
 from attncheck.looks.examples import layers_with_parts, random_layers
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
@@ -31,7 +30,7 @@ CAPPED = PAPER.replace(mask="causal", softcap=5.0)
 def dropping(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
     """Attention with dropout of half of its weights."""
     made = projected(layer, inputs, rng)
-    dropout = LiteralSimulator(weigh=lambda layer, p: 2.0 * attention_weights(layer, p) * (rng.random(p.shape) > 0.5))
+    dropout = LiteralSimulator(weigh=lambda layer, p: 2.0 * layer.attention_weights(p) * (rng.random(p.shape) > 0.5))
     return {"outputs": dropout.after(layer, made, rng)["outputs"]}
 
 
@@ -44,7 +43,7 @@ def brief(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator
 
     made = projected(layer, rounded(inputs), rng)
     vectors = {name: rounded(getattr(made, name)) for name in ("queries", "keys", "values")}
-    simulator = LiteralSimulator(weigh=lambda layer, scores: rounded(attention_weights(layer, rounded(scores))))
+    simulator = LiteralSimulator(weigh=lambda layer, scores: rounded(layer.attention_weights(rounded(scores))))
     drawn = simulator.after(layer, dataclasses.replace(made, **vectors), rng)
     return {name: drawn[name].astype(np.float32) for name in ("outputs", "scores")}
 

@@ -20,7 +20,6 @@ from attncheck.checks.independence import CHECKS
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Association, Scale, Uniform
-from attncheck.layers.attention_map import visible
 from attncheck.methods import Method, simulate
 from tests.simulators.cases import PLAIN
 
@@ -40,7 +39,7 @@ def sample_of(layer: AttentionLayer, size: int = DRAWS, form: str = "", method: 
     seed = seed_sequence(0, "tests", "whitening", layer.key, method)
     arrays: dict[str, Any] = dict(simulate(layer, size, seed, method, coordinates=min(2, layer.width)).as_dict())
     if "masked" in form:
-        arrays["scores"] = np.where(visible(layer), arrays["scores"], -np.inf)
+        arrays["scores"] = np.where(layer.visible, arrays["scores"], -np.inf)
     if "single" in form:
         arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     return Sample.from_mapping(layer, arrays, size)
@@ -72,7 +71,7 @@ def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLaye
     sample = sample_of(layer, form=form, method=method)
     assert sample.rounding == float(np.finfo(np.float32 if "single" in form else np.float64).eps)
     if "masked" in form:
-        assert not sample.whitened_scores.kept[..., ~visible(layer)].any()
+        assert not sample.whitened_scores.kept[..., ~layer.visible].any()
     entries = sample.whitened_scores.kept.sum(axis=(2, 3))
     assert entries.max() == Setting(layer, sample.exposed).score_entries
     for name in RESIDUALS:

@@ -20,7 +20,6 @@ from attncheck.diagnosis.causes import first_stages, stage_of
 from attncheck.diagnosis.responses import findings
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.plot_data import Matrix
-from attncheck.layers.attention_map import attention_weights
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.simulators.weights import GAUSSIAN_LAWS
@@ -57,7 +56,7 @@ def score(change: Callable[[AttentionLayer, FloatArray], FloatArray]) -> Literal
 
 
 def weigh(change: Callable[[AttentionLayer, FloatArray], FloatArray]) -> LiteralSimulator:
-    return LiteralSimulator(weigh=lambda layer, scores: change(layer, attention_weights(layer, scores)))
+    return LiteralSimulator(weigh=lambda layer, scores: change(layer, layer.attention_weights(scores)))
 
 
 def by_distance(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -112,7 +111,7 @@ def doubled_values(layer: AttentionLayer, made: Projections) -> Projections:
 
 def heated(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     """Apply another temperature in head 1 only, to scores that are returned as declared."""
-    return attention_weights(layer, scores * np.array([1.0, 1.3])[:, None, None])
+    return layer.attention_weights(scores * np.array([1.0, 1.3])[:, None, None])
 
 
 def with_inputs_added(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
@@ -158,7 +157,7 @@ WRONG: dict[str, Answering] = {
     ),
     "scores: outputs are those of the returned scores times 0.5": changed(lambda a: {"scores": 2.0 * a["scores"]}),
     "attention weights or values: outputs are those of the transposed scores": on_inputs(
-        LiteralSimulator(weigh=lambda layer, scores: attention_weights(layer, scores.swapaxes(-1, -2)))
+        LiteralSimulator(weigh=lambda layer, scores: layer.attention_weights(scores.swapaxes(-1, -2)))
     ),
     "attention weights or values: -0.5 times the outputs of equal attention weights are added": on_inputs(
         weigh(lambda layer, weights: weights - 0.5 / layer.seq_len)
@@ -166,7 +165,7 @@ WRONG: dict[str, Answering] = {
     "attention weights or values: attention weights are smoothed: a share of 0.1 is equal for all keys": on_inputs(
         weigh(lambda layer, weights: 0.9 * weights + 0.1 / layer.seq_len)
     ),
-    "attention weights or values: softmax is applied twice": on_inputs(weigh(attention_weights)),
+    "attention weights or values: softmax is applied twice": on_inputs(weigh(AttentionLayer.attention_weights)),
     (
         "attention weights or values: outputs are those of the returned scores times 1 in head 0 and 1.3 in head 1"
     ): on_inputs(LiteralSimulator(weigh=heated)),
@@ -258,7 +257,7 @@ def whole(weigh: Change = np.asarray, values: Change = np.asarray, outputs: Chan
         return outputs(project_out(layer, mixed, layer.width, rng))
 
     return on_inputs(
-        LiteralSimulator(weigh=lambda layer, scores: weigh(attention_weights(layer, scores)), finish=finish),
+        LiteralSimulator(weigh=lambda layer, scores: weigh(layer.attention_weights(scores)), finish=finish),
         lambda layer, made: dataclasses.replace(made, values=values(made.values)),
     )
 
@@ -351,7 +350,7 @@ SMALL = LAYER.replace(seq_len=3, num_heads=4)
 
 def mixed_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     """Attend with a tenth of the weights of the head before: no known fault does so."""
-    weights = attention_weights(layer, scores)
+    weights = layer.attention_weights(scores)
     return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
 
 

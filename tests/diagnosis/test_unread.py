@@ -40,7 +40,7 @@ def test_what_is_read_is_not_told() -> None:
     assert unread_by(lambda layer: None) == ALL
     assert unread_by(lambda layer: layer.mask) == ALL - {"mask"}
     assert unread_by(lambda layer: layer.kv_heads) == ALL - {"num_kv_heads"}
-    assert unread_by(lambda layer: layer.inputs) == ALL - {"norm", "clip", "input_correlation"}
+    assert unread_by(lambda layer: layer.equal_inputs) == ALL - {"input_correlation"}
     assert unread_by(lambda layer: None, supports=lambda layer: layer.mask == "causal") == ALL - {"mask"}
 
 

@@ -18,7 +18,7 @@ from attncheck.faults.fault import Fault, MisreadLayer
 from attncheck.faults.pairs import paired
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts import named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.looks.result import violated
@@ -63,7 +63,7 @@ OTHERS = {
     "forgotten_positions": (REGIMES["positions"], "inputs.law"),
     **{
         misreading.name: (PAPER.replace(**part.example), misreading.check)
-        for part in named_parts()
+        for part in PARTS
         for misreading in part.misreadings
     },
     "positions_apart": (REGIMES["positions"], "scores.key_law"),

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.strategies import layers
@@ -103,11 +102,11 @@ def test_weights_are_the_definition(name: Any, mask: Any, seq_len: int) -> None:
     scores = np.random.default_rng(0).standard_normal((3, 2, seq_len, seq_len))
     expected = literal.weights_of(layer, scores)
     for hidden in (0.0, np.nan, np.inf, -np.inf, 1e308):
-        masked = np.where(visible(layer), scores, hidden)
+        masked = np.where(layer.visible, scores, hidden)
         before = masked.copy()
-        weights = attention_weights(layer, masked)
+        weights = layer.attention_weights(masked)
         np.testing.assert_allclose(weights, expected, rtol=1e-13)
-        np.testing.assert_array_equal(layer.map.weights(masked[..., 0, :], visible(layer)[0]), weights[..., 0, :])
+        np.testing.assert_array_equal(layer.map.weights(masked[..., 0, :], layer.visible[0]), weights[..., 0, :])
         weights[...] = 7.0
         np.testing.assert_array_equal(masked, before)
 
@@ -116,4 +115,4 @@ def test_weights_are_the_definition(name: Any, mask: Any, seq_len: int) -> None:
 def test_large_scores_do_not_overflow(name: Any, weights: list[float]) -> None:
     scores = 1e300 * np.array([[1.0, -1.0], [0.5, 0.5]])
     layer = AttentionLayer(width=8, seq_len=2, attention_map=name)
-    assert attention_weights(layer, scores).ravel().tolist() == weights
+    assert layer.attention_weights(scores).ravel().tolist() == weights

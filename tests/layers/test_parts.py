@@ -20,10 +20,9 @@ from attncheck.checks.sample import Sample
 from attncheck.commands.cli import main
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import FAULTS
-from attncheck.layers.attention_map import visible
 from attncheck.layers.case import modules_of, read_case
 from attncheck.layers.names import layer_call
-from attncheck.layers.parts import PARTS, named_parts
+from attncheck.layers.parts import PARTS
 from attncheck.layers.parts.rotary import rotated_by
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
@@ -81,7 +80,7 @@ def test_hidden_scores_need_not_be_exposed(name: str) -> None:
 
     def subject(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
         drawn = collapsed(layer, size, rng)
-        return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
+        return {**drawn, "scores": np.where(layer.visible, drawn["scores"], -np.inf)}
 
     report = ac.check(subject, layer, properties=["scores", "conditional", "exactness"], profile="smoke", seed=5)
     assert not report.violated, report
@@ -174,12 +173,12 @@ def test_keys_of_rotated_layers_decide_their_gram_matrix() -> None:
 #: Of parts that a layer has, their misreadings; of others, that they are there.
 CAUSES: dict[str, tuple[Any, Any, str]] = {
     misread.name: (part.example, FAULTS[misread.name].subject, misread.what)
-    for part in named_parts()
+    for part in PARTS
     for misread in part.misreadings
 }
 CAUSES |= {
     words: ({}, lambda layer, size, rng, fields=fields: collapsed(layer.replace(**fields), size, rng), words)
-    for part in named_parts()
+    for part in PARTS
     for words, fields in [*part.undeclared.items()][:1]
 }
 
@@ -266,7 +265,7 @@ def test_functions_are_recorded_by_import_path(tmp_path: Path) -> None:
 
 def test_local_functions_work() -> None:
     layer = ac.AttentionLayer(width=8, seq_len=3, mask=lambda i, j: abs(i - j) < 2)
-    assert np.array_equal(visible(layer), visible(ac.AttentionLayer(width=8, seq_len=3, window=2)))
+    assert np.array_equal(layer.visible, ac.AttentionLayer(width=8, seq_len=3, window=2).visible)
     assert ac.simulate(layer, 2).outputs.shape == (2, 3, 1)
     assert layer.key != ac.AttentionLayer(width=8, seq_len=3).key
 

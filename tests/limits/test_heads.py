@@ -11,7 +11,6 @@ from scipy import stats
 
 from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent, limit
 from attncheck._lib.arrays import FloatArray
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.theory.limits.covariance import mean_covariance
 from attncheck.theory.limits.draw import draw_limit
@@ -188,10 +187,10 @@ _LEVEL = 1e-7
 def test_it_is_the_mean_over_scores_and_values(kind: str) -> None:
     """By draws of the scores of one head, and of a neuron's values."""
     layer, size = AttentionLayer(**{**BASE, **KINDS[kind]}).replace(num_heads=1, num_kv_heads=None), 60_000
-    kernel, rng = input_kernel(layer.inputs).matrix, np.random.default_rng(11)
+    kernel, rng = input_kernel(layer).matrix, np.random.default_rng(11)
     scores = draw_limit(layer, size, 0, rng).scores[:, 0]
     values = layer.value_std * layer.output_std * rng.standard_normal((size, 3)) @ psd_root(kernel).T
-    weights, slopes = attention_weights(layer, scores), layer.map.slopes(scores, visible(layer), values)
+    weights, slopes = layer.attention_weights(scores), layer.map.slopes(scores, layer.visible, values)
     of_values = 2.0 * (layer.value_std * layer.output_std) ** 2 * weights @ kernel @ weights.swapaxes(-1, -2)
     of_scores = 2.0 * (layer.query_std * layer.key_std) ** 2 * kernel * (slopes @ kernel @ slopes.swapaxes(-1, -2))
     found, sample = infinite_heads_tangent(layer), of_values + of_scores

@@ -189,14 +189,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"function": None}, "function=.*cannot be called"),
     ),
     *refusals(
-        nl.relu().dual,
-        {"var1": 1.0, "var2": 1.0, "cov": 0.0},
-        ({"var1": -1.0}, "var1="),
-        *(({"cov": cov}, "cov=") for cov in (1.1, np.inf)),
-        ({"var1": 0.0, "cov": 0.1}, "cov="),
-        ({"var1": np.ones(2), "var2": np.ones(3)}, "cov="),
-    ),
-    *refusals(
         nl.clip,
         {},
         *(({"bound": bound}, "bound=") for bound in (0.0, -1.0, np.nan, np.inf, "wide", True)),

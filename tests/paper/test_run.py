@@ -111,7 +111,7 @@ def test_figures_are_written_whole_and_alone_with_the_same_numbers(tiny: Tiny, w
 def test_numbers_are_those_of_the_units(figures: list[Figure]) -> None:
     first = figures[0]
     finite = first.finite
-    assert [len(law.kl) for law in first.sampled] == 5 * [10]
+    assert [len(law.kl) for law in first.sampled.values()] == 5 * [10]
     said = statements_of(first)[0]
     for law in finite:
         assert f"{law.label}: {np.mean(law.kl):.3g} ± " in said.estimated
@@ -133,9 +133,9 @@ def test_fewer_draws_make_wider_bars(tiny: Tiny, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Experiment, "draws_at", lambda experiment, scale: draws)
     figure = gather("fig2", *tiny)
     assert np.diff(figure.edges) == pytest.approx(width)
-    units = [np.sum(law.counts) for law in figure.sampled]
+    units = [np.sum(law.counts) for law in figure.sampled.values()]
     assert all(count > 0 for count in units)
-    assert all(len(law.counts) == len(figure.edges) - 1 for law in figure.sampled)
+    assert all(len(law.counts) == len(figure.edges) - 1 for law in figure.sampled.values())
     assert width <= max(0.05, 2.7 * draws ** (-1 / 3)) * 1.0001
 
 

@@ -14,7 +14,6 @@ import pytest
 import attncheck as ac
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.records.schema import Result, read
 from attncheck.runs.samples.command import check_files
 from attncheck.runs.samples.examine import examine_samples
@@ -220,11 +219,11 @@ def test_weights_of_some_maps_are_scores(attention_map: Any) -> None:
     layer = CAUSAL.replace(attention_map=attention_map)
     arrays = ac.simulate(layer, 10, seed=0).as_dict()
     scores = arrays.pop("scores")
-    arrays["attention"] = attention_weights(layer, scores)
+    arrays["attention"] = layer.attention_weights(scores)
     sample = Sample.from_mapping(layer, arrays, 10)
     assert sample.attention is None
-    assert np.allclose(sample.need("scores")[..., visible(layer)], scores[..., visible(layer)])
-    assert np.isneginf(sample.need("scores")[..., ~visible(layer)]).all()
+    assert np.allclose(sample.need("scores")[..., layer.visible], scores[..., layer.visible])
+    assert np.isneginf(sample.need("scores")[..., ~layer.visible]).all()
 
 
 @pytest.mark.parametrize("attention_map", ["softmax", "relu"])
@@ -232,7 +231,7 @@ def test_the_same_is_made_of_weights_as_of_scores(attention_map: Any) -> None:
     layer = CAUSAL.replace(attention_map=attention_map)
     arrays = ac.simulate(layer, 50, seed=0, coordinates=2).as_dict()
     whole = Sample.from_mapping(layer, arrays, 50)
-    weights = attention_weights(layer, arrays.pop("scores"))
+    weights = layer.attention_weights(arrays.pop("scores"))
     shown = Sample.from_mapping(layer, {**arrays, "attention": weights}, 50)
     assert "scores" not in shown.exposed
     assert np.array_equal(shown.output_residual.values, whole.output_residual.values)
@@ -241,7 +240,7 @@ def test_the_same_is_made_of_weights_as_of_scores(attention_map: Any) -> None:
 
 def test_weights_computed_from_the_scores_add_nothing() -> None:
     arrays = ac.simulate(CAUSAL, 10, seed=0).as_dict()
-    weights = attention_weights(CAUSAL, arrays["scores"])
+    weights = CAUSAL.attention_weights(arrays["scores"])
     assert Sample.from_mapping(CAUSAL, {**arrays, "attention": weights}, 10).attention is None
 
 
@@ -257,9 +256,9 @@ def test_weights_computed_from_the_scores_add_nothing() -> None:
 def test_what_is_no_attention_is_refused(change: Callable[[FloatArray], FloatArray] | None, message: str) -> None:
     arrays = ac.simulate(CAUSAL, 10, seed=0).as_dict()
     if change is None:
-        arrays["attention"] = attention_weights(CAUSAL, 2.0 * arrays["scores"])
+        arrays["attention"] = CAUSAL.attention_weights(2.0 * arrays["scores"])
     else:
-        arrays["attention"] = change(attention_weights(CAUSAL, arrays.pop("scores")))
+        arrays["attention"] = change(CAUSAL.attention_weights(arrays.pop("scores")))
     refused(lambda: Sample.from_mapping(CAUSAL, arrays, 10), rf"attention.*{message}")
 
 
@@ -281,7 +280,7 @@ def twice(layer: ac.AttentionLayer, mixed: FloatArray, coordinates: int, rng: np
     return 1.2 * LiteralSimulator().finish(layer, mixed, coordinates, rng)
 
 
-HOTTER = LiteralSimulator(weigh=lambda layer, scores: attention_weights(layer, 1.5 * scores))
+HOTTER = LiteralSimulator(weigh=lambda layer, scores: layer.attention_weights(1.5 * scores))
 
 
 @pytest.mark.usefixtures("verdicts_only")

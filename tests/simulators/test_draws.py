@@ -264,6 +264,6 @@ def test_zero_inputs_give_scores_that_are_exactly_zero(seq_len: int, width: int,
 def test_limits_that_are_constants() -> None:
     """Scores of tied queries and keys, and the kernel that wide layers approach."""
     layer = AttentionLayer(width=4096, seq_len=3, tied_query_key=True, score_scaling="1/n", activation="relu")
-    scores, kernel = simulate(layer, 3, method="limit").scores, input_kernel(layer.inputs).matrix
+    scores, kernel = simulate(layer, 3, method="limit").scores, input_kernel(layer).matrix
     np.testing.assert_allclose(scores, np.broadcast_to(kernel, scores.shape), rtol=1e-12)
     assert np.abs(simulate(layer, 200, seed=1).scores - kernel).max() < 8 / 64

@@ -52,9 +52,7 @@ def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None
     hidden = literal.hidden_vectors(layer, record.matrices, values.get(expansion.program.nodes[0]), positions)
     draws = literal.attend(layer, literal.inputs_of(layer, hidden), record.matrices)
     scores = values.stack(expansion.scores).reshape(draws.scores.shape)
-    np.testing.assert_allclose(
-        values.stack(expansion.inputs), draws.inputs, rtol=1e-9, atol=1e-9 * layer.inputs.hidden_std
-    )
+    np.testing.assert_allclose(values.stack(expansion.inputs), draws.inputs, rtol=1e-9, atol=1e-9 * layer.hidden_std)
     np.testing.assert_allclose(scores, draws.scores, rtol=1e-9, atol=1e-9 * (1 + np.abs(scores).max()))
     outputs = draws.outputs
     np.testing.assert_allclose(

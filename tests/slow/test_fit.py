@@ -27,7 +27,6 @@ from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.fault import Fault
 from attncheck.faults.pairs import fault_named
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products
@@ -103,7 +102,7 @@ def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) ->
 
 
 def doubled(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return attention_weights(layer, 2.0 * scores)
+    return layer.attention_weights(2.0 * scores)
 
 
 #: Subject, exposure, layer or `LAYERS`, and a pattern of the first cause.

@@ -17,7 +17,6 @@ from attncheck.checks.check import Setting
 from attncheck.checks.registry import PROPERTIES, checks_of
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.layers.attention_map import visible
 from attncheck.looks.plan import Cost
 from attncheck.records.schema import Result
 from attncheck.simulators.collapsed import attend, draw_inputs
@@ -333,9 +332,9 @@ def test_a_filling_is_no_score(filling: float, layer: AttentionLayer) -> None:
     """The sample is the same as with minus infinity, and the array of the subject stays as it is."""
     for size in (4, 600, COST.affordable):
         drawn = right(layer, size, np.random.default_rng(size))
-        scores = [np.where(visible(layer), drawn["scores"], behind) for behind in (filling, -np.inf)]
+        scores = [np.where(layer.visible, drawn["scores"], behind) for behind in (filling, -np.inf)]
         one, other = (Sample.from_mapping(layer, drawn | {"scores": each}, size) for each in scores)
-        assert (scores[0][..., ~visible(layer)] == filling).all()
+        assert (scores[0][..., ~layer.visible] == filling).all()
         np.testing.assert_array_equal(one.need("scores"), other.need("scores"))
         assert one.exposed == other.exposed
         assert "masked scores" not in one.exposed
@@ -345,7 +344,7 @@ def test_a_filling_is_no_score(filling: float, layer: AttentionLayer) -> None:
 @pytest.mark.parametrize("added", [-1e9, -1e4])
 def test_scores_plus_a_mask_are_none_either(added: float) -> None:
     layer = CAUSAL.replace(query_std=5.0)
-    behind = np.where(visible(layer), 0.0, added)
+    behind = np.where(layer.visible, 0.0, added)
     simulator = returning(lambda d: d | {"scores": d["scores"] + behind})
     assert not [r.check for r in results(simulator, "scores", layer) if r.verdict == "violated"]
     setting = Subject.of(simulator).probe(layer, np.random.default_rng(0))

@@ -14,7 +14,6 @@ from scipy import special
 import attncheck as ac
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.laws import conditional_covariance
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.expansion import expand
 from attncheck.theory.limits.symmetric import MixtureLaw
 from tests.simulators.cases import PARTS, POST_BLOCK, ROTARY
@@ -171,7 +170,7 @@ def check_covariances(law: ac.LimitLaw, position: int, draws: ac.Draws) -> None:
     layer, y, scores = law.layer, draws.outputs[..., 0], draws.scores
     error = law.covariance_error()[position, position] + 1.5 * law.variance_error(position)
     assert abs(law.covariance()[position, position] - law.variance(position)) <= error
-    weights = attention_weights(layer, scores[:50])
+    weights = layer.attention_weights(scores[:50])
     factor = (layer.value_std * layer.output_std * layer.head_factor) ** 2
     expected = factor * (weights @ law.kernel.matrix @ weights.swapaxes(-1, -2)).sum(axis=1)
     scale = np.abs(expected).max(initial=1e-300)

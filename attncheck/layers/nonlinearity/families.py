@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from attncheck.layers.inputs import InputLaw
 from attncheck.layers.nonlinearity.function import FAMILIES, Nonlinearity
 
 
 def clip(bound: float) -> Nonlinearity:
     """Return φ(x) = min(max(x, -bound), bound); the paper's bound is 100."""
-    return _make("clip", bound)
+    return known("clip", bound)
 
 
 def relu() -> Nonlinearity:
     """Return φ(x) = max(x, 0); unbounded, so outside Assumption 1."""
-    return _make("relu")
+    return known("relu")
 
 
 def gelu() -> Nonlinearity:
@@ -25,22 +24,22 @@ def gelu() -> Nonlinearity:
     >>> round(float(value * 4 * 3.141592653589793), 12)
     1.0
     """
-    return _make("gelu")
+    return known("gelu")
 
 
 def tanh() -> Nonlinearity:
     """Return φ(x) = tanh x."""
-    return _make("tanh")
+    return known("tanh")
 
 
 def sigmoid() -> Nonlinearity:
     """Return φ(x) = 1/(1 + exp(-x))."""
-    return _make("sigmoid")
+    return known("sigmoid")
 
 
 def erf() -> Nonlinearity:
     """Return φ(x) = erf x = (2/√π) ∫₀ˣ exp(-u²) du."""
-    return _make("erf")
+    return known("erf")
 
 
 def sin(frequency: float = 1.0) -> Nonlinearity:
@@ -52,24 +51,14 @@ def sin(frequency: float = 1.0) -> Nonlinearity:
     >>> round(float(value), 6)
     0.499832
     """
-    return _make("sin", frequency)
+    return known("sin", frequency)
 
 
 def identity() -> Nonlinearity:
     """Return φ(x) = x; unbounded, so outside Assumption 1."""
-    return _make("identity")
+    return known("identity")
 
 
-def of_inputs(law: InputLaw) -> Nonlinearity:
-    """Return the φ of a layer's inputs x^i = φ(h^i).
-
-    Examples
-    --------
-    >>> of_inputs(InputLaw(seq_len=4, clip=2.0))
-    Nonlinearity(name='clip', parameters=(2.0,), order=1, bounded=True)
-    """
-    return _make(law.activation, *([law.clip] if law.activation == "clip" else []))
-
-
-def _make(name: str, *values: float) -> Nonlinearity:
+def known(name: str, *values: float) -> Nonlinearity:
+    """Return the nonlinearity of a name in `FAMILIES`, with these parameters."""
     return Nonlinearity(name, values, 1, FAMILIES[name].bounded)

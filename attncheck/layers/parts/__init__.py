@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attncheck._lib.errors import refuse
-from attncheck.layers.parts.attention_map import AttentionMapPart
-from attncheck.layers.parts.mask import MaskPart
 from attncheck.layers.parts.part import LayerPart, Misreading
 from attncheck.layers.parts.position_bias import PositionBiasPart
 from attncheck.layers.parts.qk_norm import QKNormPart
@@ -19,15 +17,13 @@ from attncheck.layers.parts.sink import SinkPart
 from attncheck.layers.parts.softcap import SoftcapPart
 from attncheck.layers.parts.window import WindowPart
 
-__all__ = ["PARTS", "LayerPart", "Misreading", "named_parts", "refuse_parts", "refusing"]
+__all__ = ["PARTS", "LayerPart", "Misreading", "refuse_parts", "refusing"]
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 #: The parts, in the order in which their fields are validated.
 PARTS: tuple[LayerPart, ...] = (
-    AttentionMapPart(),
-    MaskPart(),
     RotaryPart(),
     WindowPart(),
     SoftcapPart(),
@@ -48,8 +44,3 @@ def refuse_parts(layer: AttentionLayer, reading: str) -> None:
 def refusing(layer: AttentionLayer, reading: str) -> list[LayerPart]:
     """Return the parts of a layer that the computation `reading`, e.g. "tangent kernel", does not support."""
     return [part for part in PARTS if part.present(layer) and reading in part.refusals_of(layer)]
-
-
-def named_parts() -> tuple[LayerPart, ...]:
-    """Return the parts that the paper's layer does not have; `attncheck.strategies` draws them on request only."""
-    return tuple(part for part in PARTS if part.name)

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
@@ -14,7 +14,6 @@ from scipy import special
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.parts import named_function
-from attncheck.layers.parts.part import LayerPart
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -83,9 +82,12 @@ class AttentionMap(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(AttentionMap):
-    """Row-wise softmax, with exp(`sink`) added to the denominator unless `sink` is None."""
+    """Row-wise softmax, with exp(`sink`) added to the denominator unless `sink` is None.
 
-    sink: float | None = None
+    With one sink per head, scores are (..., H, rows, s).
+    """
+
+    sink: float | tuple[float, ...] | None = None
 
     @property
     def traits(self) -> Traits:
@@ -96,13 +98,15 @@ class Softmax(AttentionMap):
         """Return weights for scores (..., s)."""
         shifted = np.where(mask, scores, -np.inf)
         largest = _over_rows(np.maximum, shifted)
-        if self.sink is not None:
-            largest = np.maximum(largest, self.sink)
-        shifted -= largest
-        np.exp(shifted, out=shifted)
-        total = _over_rows(np.add, shifted)
-        shifted /= total if self.sink is None else total + np.exp(self.sink - largest)
-        return shifted
+        if self.sink is None:
+            shifted -= largest
+            np.exp(shifted, out=shifted)
+            shifted /= _over_rows(np.add, shifted)
+            return shifted
+        sink = np.reshape(self.sink, (-1, 1, 1)) if isinstance(self.sink, tuple) else self.sink
+        largest = np.maximum(largest, sink)
+        shifted = np.exp(shifted - largest)
+        return np.asarray(shifted / (_over_rows(np.add, shifted) + np.exp(sink - largest)))
 
     def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivatives of Σ_j A_rj u_j with respect to P_rl, which are A_rl (u_l - Σ_j A_rj u_j)."""
@@ -217,35 +221,6 @@ class Softcapped(AttentionMap):
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadMaps(AttentionMap):
-    """Attention maps that differ between heads, for scores with an axis of heads: (..., H, rows, s)."""
-
-    maps: tuple[AttentionMap, ...]
-
-    @property
-    def traits(self) -> Traits:
-        """The mathematical properties, which the maps of all heads share."""
-        return self.maps[0].traits
-
-    def weights(self, scores: FloatArray, mask: BoolArray) -> FloatArray:
-        """Return weights for scores (..., H, rows, s)."""
-        return self._by_head(scores, lambda head, rows: self.maps[head].weights(rows, mask))
-
-    def slopes(self, scores: FloatArray, mask: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j with respect to P_rl in each head, for values u, (..., H, s)."""
-        values = np.broadcast_to(values, (*values.shape[:-2], len(self.maps), values.shape[-1]))
-        return self._by_head(scores, lambda head, rows: self.maps[head].slopes(rows, mask, values[..., head, :]))
-
-    def _by_head(self, scores: FloatArray, of: Callable[[int, FloatArray], FloatArray]) -> FloatArray:
-        """Stack the results of ``of(head, scores)``, called with the scores of each head.
-
-        `scores` may have a single head, whose scores are then used for all heads.
-        """
-        scores = np.broadcast_to(scores, (*scores.shape[:-3], len(self.maps), *scores.shape[-2:]))
-        return np.stack([of(head, scores[..., head, :, :]) for head in range(len(self.maps))], axis=-3)
-
-
-@dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
     """A user's function of (scores, visible); its `Traits` are unknown, so the least favourable ones are assumed."""
 
@@ -288,10 +263,8 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
     Softcapped(inner=Relu(seq_len=4), cap=5.0)
     """
     name = layer.attention_map
-    if isinstance(layer.sink, tuple):
-        plain: AttentionMap = HeadMaps(tuple(map(Softmax, layer.sink)))
-    elif layer.sink is not None:
-        plain = Softmax(layer.sink)
+    if layer.sink is not None:
+        plain: AttentionMap = Softmax(layer.sink)
     elif name in _PLAIN:
         plain = _PLAIN[str(name)](layer.seq_len)
     else:
@@ -302,16 +275,10 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
     return plain if layer.softcap is None else Softcapped(plain, layer.softcap)
 
 
-class AttentionMapPart(LayerPart):
-    """Part of a layer with the field `attention_map`."""
-
-    fields: ClassVar[Mapping[str, Any]] = {"attention_map": "softmax"}
-
-    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated `attention_map`."""
-        remedy = "or pass a function of (scores, visible), arrays (..., s), that returns weights"
-        attention_map = named_function.validate("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
-        return {"attention_map": attention_map}
+def check_map(field: str, value: Any) -> Any:
+    """Return a validated `attention_map`."""
+    remedy = "or pass a function of (scores, visible), arrays (..., s), that returns weights"
+    return named_function.validate(field, value, ATTENTION_MAPS, remedy, _try_map)
 
 
 def _try_map(function: Callable[..., Any]) -> None:

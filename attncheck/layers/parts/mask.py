@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.parts import named_function
-from attncheck.layers.parts.part import LayerPart
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -22,27 +21,14 @@ MASKS: tuple[str, ...] = ("none", "causal")
 _REMEDY = "or pass a vectorised function of positions (i, j) that returns True where i attends to j"
 
 
-def visible(layer: AttentionLayer) -> BoolArray:
-    """Return the (seq_len, seq_len) mask, True where position i may attend to position j; read-only.
-
-    Examples
-    --------
-    >>> from attncheck.layers.attention import AttentionLayer
-    >>> visible(AttentionLayer(width=8, seq_len=3, mask="causal", window=2))
-    array([[ True, False, False],
-           [ True,  True, False],
-           [False,  True,  True]])
-    """
-    return _visible(layer.mask, layer.window, layer.seq_len)
-
-
 def plain_mask(layer: AttentionLayer) -> bool:
     """Return whether a layer has attncheck's causal mask or none, and no window."""
     return layer.mask in MASKS and layer.window is None
 
 
 @functools.lru_cache(maxsize=256)
-def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
+def visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
+    """Return the mask of `AttentionLayer.visible` for these fields; read-only."""
     rows, columns = np.ogrid[:seq_len, :seq_len]
     matrix = np.ones((seq_len, seq_len), dtype=bool)
     if mask == "causal":
@@ -71,18 +57,9 @@ def nested(mask: BoolArray) -> bool:
     return bool((mask == needed).all())
 
 
-class MaskPart(LayerPart):
-    """Part of a layer with the field `mask`."""
-
-    fields: ClassVar[Mapping[str, Any]] = {"mask": "none"}
-
-    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated `mask`."""
-
-        def examine(function: Callable[..., Any]) -> None:
-            _evaluated(function, layer.seq_len)
-
-        return {"mask": named_function.validate("mask", layer.mask, MASKS, _REMEDY, examine)}
+def check_mask(field: str, value: Any, seq_len: int) -> Any:
+    """Return a validated `mask`."""
+    return named_function.validate(field, value, MASKS, _REMEDY, lambda function: _evaluated(function, seq_len))
 
 
 def _evaluated(function: Callable[..., Any], seq_len: int) -> BoolArray:

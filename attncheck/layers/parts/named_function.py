@@ -13,7 +13,7 @@ _LOCAL = "local:"
 
 
 def validate(
-    field: str, value: Any, known: Sequence[str], remedy: str, examine: Callable[[Callable[..., Any]], None]
+    field: str, value: Any, known: Sequence[str], remedy: str, examine: Callable[[Callable[..., Any]], object]
 ) -> Any:
     """Return a validated value: one of the known names, the import path of a function, or a local function.
 

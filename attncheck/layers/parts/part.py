@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attncheck._lib.arrays import FloatArray, IntArray
-
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
@@ -40,8 +38,8 @@ class LayerPart(abc.ABC):
 
     #: Fields of `AttentionLayer`, with the values that disable the part.
     fields: ClassVar[Mapping[str, Any]]
-    #: Name of the part in lists of features and in `attncheck.strategies`; empty for the parts of the paper's layer.
-    name: ClassVar[str] = ""
+    #: Name of the part in lists of features and in `attncheck.strategies`.
+    name: ClassVar[str]
     #: Fields of an example layer with the part, on which checks detect the `misreadings`.
     example: ClassVar[Mapping[str, Any]] = {}
     #: Plausible mistakes about the part. Each is a fault, and a candidate cause of violated checks.
@@ -66,26 +64,6 @@ class LayerPart(abc.ABC):
     def describe(self, fields: Mapping[str, Any]) -> str:
         """Return the part with these field values as text, such as "softcap 50"."""
         return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
-
-    def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-        """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores."""
-        return vectors
-
-    def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-        """Return the limiting kernel of queries and keys for query_std = key_std = 1, given the inputs' `kernel`."""
-        return kernel
-
-    def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
-        """Return the mean of the bias that the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
-        return None
-
-    def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return the standard deviation and the indices of the random bias that the part adds to scores, or None.
-
-        The bias is normal with mean 0. The indices have shape (seq_len, seq_len), and scores with equal indices share
-        one random number.
-        """
-        return None
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
         """Return the fields, with their new values, that change if only the given head of the layer is retained."""

@@ -110,16 +110,6 @@ class PositionBiasPart(LayerPart):
         distinct = list(dict.fromkeys(f"{slope:.3g}" for slope in slopes))
         return f"{'slopes' if len(distinct) > 1 else 'slope'} {', '.join(distinct)}"
 
-    def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
-        """Return -slope |i - j| of each head, or None without slopes."""
-        if layer.bias_slopes is None:
-            return None
-        return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(_steps(layer)))
-
-    def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return `bias_std` and the indices j - i + seq_len - 1, or None without a random bias."""
-        return (layer.bias_std, _steps(layer) + layer.seq_len - 1) if layer.bias_std else None
-
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
         """Return `bias_std`, the standard deviation of the table of random biases, for the role "weights"."""
         return {"weights": layer.bias_std} if layer.bias_std else {}
@@ -130,7 +120,7 @@ class PositionBiasPart(LayerPart):
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether biases differ by more than a tenth of a score's standard deviation at this width."""
-        spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2
+        spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.input_scale**2
         slopes = np.abs(np.subtract(slopes_of(layer), slopes_of(variant))).max() * (layer.seq_len - 1)
         return max(slopes, abs(layer.bias_std - variant.bias_std)) > spread and layer.seq_len > 1
 
@@ -141,7 +131,14 @@ class PositionBiasPart(LayerPart):
         return [{"bias_slopes": "alibi"}, {"bias_slopes": (0.5,) * layer.num_heads}, {"bias_std": 0.5}]
 
 
-def _steps(layer: AttentionLayer) -> IntArray:
-    """Return j - i, (seq_len, seq_len)."""
+def mean_offset(layer: AttentionLayer) -> FloatArray:
+    """Return the mean bias of each score, (num_heads, seq_len, seq_len); without slopes, a 0 of shape (1, 1, 1)."""
+    if layer.bias_slopes is None:
+        return np.zeros((1, 1, 1))
+    return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(steps(layer)))
+
+
+def steps(layer: AttentionLayer) -> IntArray:
+    """Return j - i, (seq_len, seq_len); scores with equal steps have the same random bias."""
     positions = np.arange(layer.seq_len)
     return np.asarray(positions - positions[:, None])

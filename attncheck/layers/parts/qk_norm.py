@@ -11,6 +11,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_boolean, refuse
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.part import LayerPart, Misreading
+from attncheck.layers.parts.rotary import rotated
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -61,20 +62,6 @@ class QKNormPart(LayerPart):
         """Return whether heads are so small that the lengths of queries and keys vary visibly."""
         return layer.head_width <= 16
 
-    def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-        """Return normalised queries or keys, (..., seq_len, head_dim), times √(query gain · key gain)."""
-        if not layer.qk_norm:
-            return vectors
-        return np.asarray((layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors))
-
-    def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-        """Return the inputs' kernel with each row and column divided by the square root of its diagonal entry."""
-        if not layer.qk_norm:
-            return kernel
-        lengths = np.sqrt(np.diagonal(kernel))
-        lengths = np.where(lengths > 0, lengths, 1.0)
-        return np.asarray(kernel / lengths[:, None] / lengths)
-
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
         """Return the standard deviation 1/√n of W_Q and W_K, which the norm hides from inspection."""
         return dict.fromkeys(("query", "key"), layer.width**-0.5) if layer.qk_norm else {}
@@ -82,3 +69,19 @@ class QKNormPart(LayerPart):
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return field values for random layers."""
         return [] if layer.tied_query_key or layer.head_width == 1 else [{"qk_norm": True}]
+
+
+def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return the limiting kernel of queries and keys for query_std = key_std = 1, given the inputs' `kernel`."""
+    if not layer.qk_norm:
+        return kernel
+    lengths = np.sqrt(np.diagonal(kernel))
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    return np.asarray(kernel / lengths[:, None] / lengths)
+
+
+def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+    """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores: normalised, then rotated."""
+    if layer.qk_norm:
+        vectors = np.asarray((layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors))
+    return rotated(layer, vectors)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.layers.parts import PARTS, refusing
-from attncheck.layers.parts.rotary import rotated
+from attncheck.layers.parts.position_bias import mean_offset, steps
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -19,50 +19,15 @@ def whole_vectors(layer: AttentionLayer) -> bool:
     return any(part.whole_vectors and part.present(layer) for part in PARTS)
 
 
-def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores: normalised, then rotated."""
-    for part in PARTS:
-        vectors = part.vectors(layer, vectors)
-    return rotated(layer, vectors)
-
-
-def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the limiting kernel of queries and keys for query_std = key_std = 1, given the inputs' `kernel`."""
-    for part in PARTS:
-        kernel = part.kernel(layer, kernel)
-    return kernel
-
-
-def mean_offset(layer: AttentionLayer) -> FloatArray:
-    """Return the mean bias of each score, (num_heads, seq_len, seq_len); without slopes, a 0 of shape (1, 1, 1).
-
-    Examples
-    --------
-    >>> from attncheck.layers.attention import AttentionLayer
-    >>> mean_offset(AttentionLayer(width=8, seq_len=2, num_heads=1, bias_slopes=(0.5,)))
-    array([[[ 0. , -0.5],
-            [-0.5,  0. ]]])
-    """
-    means = (part.mean_offset(layer) for part in PARTS)
-    return np.asarray(sum((mean for mean in means if mean is not None), start=np.zeros((1, 1, 1))))
-
-
-def offset_variance(layer: AttentionLayer) -> float:
-    """Return the variance of the random bias of a score, 0 if biases are not random."""
-    return sum(std**2 for std, _ in _random_offsets(layer))
-
-
 def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) -> FloatArray:
     """Return the covariance, (m, m), of the random biases of m scores of a head, which are at (rows[a], columns[a])."""
-    covariance = np.zeros((len(rows), len(rows)))
-    for std, index in _random_offsets(layer):
-        covariance += std**2 * np.equal.outer(index[rows, columns], index[rows, columns])
-    return covariance
+    index = steps(layer)[rows, columns]
+    return np.asarray(layer.bias_std**2 * np.equal.outer(index, index))
 
 
 def offset_count(layer: AttentionLayer, mask: BoolArray) -> int:
     """Return the number of independent random biases among the scores of one head for which `mask` is True."""
-    return sum(len(np.unique(index[mask])) for _, index in _random_offsets(layer))
+    return len(np.unique(steps(layer)[mask])) if layer.bias_std else 0
 
 
 def with_offsets(layer: AttentionLayer, scores: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -70,15 +35,15 @@ def with_offsets(layer: AttentionLayer, scores: FloatArray, rng: np.random.Gener
     mean = mean_offset(layer)
     if mean.any():
         scores = scores + mean
-    for std, index in _random_offsets(layer):
-        table = std * rng.standard_normal((*scores.shape[:2], index.max() + 1))
-        scores = scores + table[..., index]
+    if layer.bias_std:
+        table = layer.bias_std * rng.standard_normal((*scores.shape[:2], 2 * layer.seq_len - 1))
+        scores = scores + table[..., steps(layer) + layer.seq_len - 1]
     return scores
 
 
 def has_offset(layer: AttentionLayer) -> bool:
     """Return whether scores have a bias."""
-    return bool(mean_offset(layer).any()) or offset_variance(layer) > 0.0
+    return bool(mean_offset(layer).any()) or layer.bias_std > 0.0
 
 
 def heads_differ(layer: AttentionLayer) -> bool:
@@ -101,17 +66,12 @@ def distinct_heads(layer: AttentionLayer) -> list[AttentionLayer]:
     return [of_head(layer, head) for head in range(layer.num_heads if heads_differ(layer) else 1)]
 
 
-def _random_offsets(layer: AttentionLayer) -> list[tuple[float, IntArray]]:
-    """Return `LayerPart.random_offset` of each part that has one."""
-    return [offset for part in PARTS if (offset := part.random_offset(layer))]
-
-
 def one_covariance(layer: AttentionLayer) -> bool:
     """Return whether the covariance of a head's scores has to be computed as one matrix.
 
     This is so with rotary positions or random biases. Otherwise it is a product of query and key covariances.
     """
-    return layer.rotary_base is not None or offset_variance(layer) > 0.0
+    return layer.rotary_base is not None or layer.bias_std > 0.0
 
 
 def given_inputs(layer: AttentionLayer) -> bool:
@@ -124,4 +84,4 @@ def given_inputs(layer: AttentionLayer) -> bool:
 
 def small_with_inputs(layer: AttentionLayer) -> bool:
     """Return whether scores approach constants as the inputs, before any norm, become small."""
-    return not (layer.norm or refusing(layer, "small scores") or offset_variance(layer))
+    return not (layer.norm or refusing(layer, "small scores") or layer.bias_std)

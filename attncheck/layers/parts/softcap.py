@@ -39,7 +39,7 @@ class SoftcapPart(LayerPart):
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether the cap is at most twice the standard deviation of the scores."""
-        scores = layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2
+        scores = layer.query_std * layer.key_std * layer.score_factor * layer.input_scale**2
         return layer.seq_len > 1 and layer.softcap is not None and layer.softcap <= 2.0 * scores
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from attncheck._lib.errors import check_integer
-from attncheck.layers.parts.mask import visible
 from attncheck.layers.parts.part import LayerPart, Misreading
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class WindowPart(LayerPart):
 
     def shows(self, layer: AttentionLayer, variant: AttentionLayer) -> bool:
         """Return whether the two layers make different positions visible."""
-        return not np.array_equal(visible(layer), visible(variant))
+        return not np.array_equal(layer.visible, variant.visible)
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `window`."""

@@ -12,7 +12,6 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.program.functions import StackedFunction
 
 
@@ -61,7 +60,7 @@ class AttentionRow(StackedFunction):
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
         """Map ṽ (draws, H·s, coordinates) and row i of all heads' scores (draws, H·s) to y^i."""
         rows = scores.reshape(len(scores), self.layer.num_heads, self.layer.seq_len)
-        mask = visible(self.layer)[self.position : self.position + 1]
+        mask = self.layer.visible[self.position : self.position + 1]
         weights = self.layer.map.weights(rows[..., None, :], mask)
         return self.layer.head_factor * (weights.reshape(len(scores), 1, -1) @ vectors)[:, 0]
 

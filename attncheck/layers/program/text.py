@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import InputError, check_choice, refuse
 from attncheck._lib.imports import imported, path_of
 from attncheck._lib.streams import set_fields
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import DeclaredFunction, DeclaredMix, Nonlinearity, declared
+from attncheck.layers.nonlinearity.families import known
+from attncheck.layers.nonlinearity.function import FAMILIES
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction, name_of
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
@@ -167,28 +168,13 @@ def _read_function(where: str, fields: Any, trust: Sequence[str]) -> Any:
 
 
 def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any]:
-    known = [symbol for symbol in nonlinearity.__all__ if symbol.islower() and symbol not in _NO_FUNCTIONS]
-    check_choice(f"{where}.name", name, (*known, *MIXES))
+    check_choice(f"{where}.name", name, (*FAMILIES, *MIXES))
     values = _listed(where, parameters)
-    if name in MIXES and not values:
-        return MIXES[name]
-    make: Callable[..., Nonlinearity] = getattr(nonlinearity, name, _without_parameters)
-    try:
-        return make(*values)
-    except TypeError as error:
-        refuse(f"{where}.parameters", values, f"does not fit {name} ({error})", _REMEDY)
-
-
-def _without_parameters() -> Nonlinearity:
-    """Stand in for the constructor of a mix, a function without parameters.
-
-    A call with parameters raises TypeError, as it does for other functions with wrong parameters.
-    """
-    raise AssertionError
-
-
-# Names that `attncheck.layers.nonlinearity` exports but that do not construct a named function.
-_NO_FUNCTIONS = ("declared", "of_inputs")
+    if name in FAMILIES:
+        return known(name, *values)
+    if values:
+        refuse(f"{where}.parameters", values, f"does not fit {name}, which has none", _REMEDY)
+    return MIXES[name]
 
 
 def _listed(where: str, value: Any) -> list[Any]:

@@ -10,13 +10,13 @@ import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_integer, refuse
 from attncheck.layers.attention import AttentionLayer, check_layer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
 from attncheck.layers.parts.mask import plain_mask
+from attncheck.layers.parts.qk_norm import score_kernel
 from attncheck.layers.parts.rotary import pair_alignment
-from attncheck.layers.parts.scores import has_offset, heads_differ, offset_variance, score_kernel
+from attncheck.layers.parts.scores import has_offset, heads_differ
 from attncheck.theory.limits import rows
 from attncheck.theory.limits.heads import head_means, kernel_moment
 from attncheck.theory.limits.rows import score_std
@@ -39,7 +39,7 @@ def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: Fl
 
     A_a are the attention weights of head a for these scores, and K is the `kernel` of the inputs.
     """
-    projected = attention_weights(layer, scores) @ psd_root(kernel)
+    projected = layer.attention_weights(scores) @ psd_root(kernel)
     grams = projected @ projected.swapaxes(-1, -2)
     return np.asarray(output_factor(layer) * grams.sum(axis=-3))
 
@@ -99,7 +99,7 @@ def many_heads_inputs(layer: AttentionLayer) -> FloatArray:
         refuse("layer.head_scaling", False, "leaves no limit for infinitely many heads", "use head_scaling=True")
     if heads_differ(layer):
         refuse_parts(layer, "law of one head")
-    return input_kernel(layer.inputs).matrix
+    return input_kernel(layer).matrix
 
 
 def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -107,8 +107,8 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     std, s = score_std(layer), layer.seq_len
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
-    if std == 0 and not offset_variance(layer):
-        weights = attention_weights(layer, rows.mean_scores(layer, kernel))
+    if std == 0 and not layer.bias_std:
+        weights = layer.attention_weights(rows.mean_scores(layer, kernel))
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
     is_joint = rows.drawn_jointly(layer, kernel)
@@ -116,7 +116,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     if not (plain and isinstance(layer.map, Linear | Relu)):
         return head_means(layer, kernel, seed, (kernel_moment,))[0]
     function, divisor = (nonlinearity.identity(), 1) if isinstance(layer.map, Linear) else (nonlinearity.relu(), s)
-    mask = visible(layer)
+    mask = layer.visible
     variances = std**2 * np.multiply.outer(np.diagonal(kernel), np.diagonal(kernel))
     mean = np.empty((s, s))
     aligned = pair_alignment(layer).reshape((s,) * 4) if is_joint else None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_covariance, input_kernel, limit_inputs, psd_root
-from attncheck.layers.parts.scores import offset_variance, score_kernel
+from attncheck.layers.parts.qk_norm import score_kernel
 from attncheck.theory.limits import rows
 
 
@@ -24,11 +23,11 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape (size, num_heads, seq_len,
         seq_len); no Gram matrices. With `coordinates` 0, scores only.
     """
-    std, kernel = rows.score_std(layer), input_kernel(layer.inputs).matrix
+    std, kernel = rows.score_std(layer), input_kernel(layer).matrix
     root = psd_root(kernel)
     rank, per_head = root.shape[1], (size, layer.num_heads)
     scores = np.broadcast_to(rows.mean_scores(layer, kernel), (*per_head, *kernel.shape)).copy()
-    if rows.drawn_jointly(layer, kernel) and (std > 0 or offset_variance(layer)):
+    if rows.drawn_jointly(layer, kernel) and (std > 0 or layer.bias_std):
         score_root = rows.root_of_scores(layer, kernel)
         scores += (rng.standard_normal((*per_head, score_root.shape[1])) @ score_root.T).reshape(scores.shape)
     elif std > 0:
@@ -39,8 +38,8 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         nothing = np.zeros((size, layer.seq_len, 0))
         return Draws(outputs=nothing, scores=scores, inputs=nothing)
     values = root @ rng.standard_normal((*per_head, rank, coordinates))
-    outputs = (attention_weights(layer, scores) @ values).sum(axis=1)
+    outputs = (layer.attention_weights(scores) @ values).sum(axis=1)
     outputs *= layer.value_std * layer.output_std * layer.head_factor
-    input_root = psd_root(input_covariance(layer.inputs))
+    input_root = psd_root(input_covariance(layer))
     hidden = input_root @ rng.standard_normal((size, input_root.shape[1], coordinates))
-    return Draws(outputs=outputs, scores=scores, inputs=limit_inputs(layer.inputs, hidden))
+    return Draws(outputs=outputs, scores=scores, inputs=limit_inputs(layer, hidden))

@@ -13,9 +13,9 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import psd_root
-from attncheck.layers.parts.scores import distinct_heads, has_offset, score_kernel
+from attncheck.layers.parts.qk_norm import score_kernel
+from attncheck.layers.parts.scores import distinct_heads, has_offset
 from attncheck.theory.limits import rows
 
 #: The number of points is doubled until the error is at most `TOLERANCE` times the unit of the moment.
@@ -63,7 +63,7 @@ def head_means(
                 scores = scores_of(points(step))
                 for head, offset in zip(heads, offsets, strict=True):
                     for signed in (offset + scores, offset - scores):
-                        weights = attention_weights(head, signed)
+                        weights = head.attention_weights(signed)
                         totals[:, number] += [function(weights) for function in functions]
         done += count
         replicates = totals / (2 * len(offsets) * done)
@@ -85,7 +85,7 @@ def _largest(
 
     The trial points are the `scores`, multiplied by several factors. `functions` compute the moments.
     """
-    weights = np.concatenate([attention_weights(layer, scale * scores) for scale in _PROBE_SCALES])
+    weights = np.concatenate([layer.attention_weights(scale * scores) for scale in _PROBE_SCALES])
     return np.stack([np.max([np.abs(function(point[None])) for point in weights], axis=0) for function in functions])
 
 
@@ -139,7 +139,7 @@ def _root(kernel: FloatArray) -> FloatArray:
 
 def _exchangeable(layer: AttentionLayer, kernel: FloatArray) -> bool:
     """Return whether positions are interchangeable, so that all pairs of different positions have the same moments."""
-    if not visible(layer).all() or rows.drawn_jointly(layer, kernel) or has_offset(layer):
+    if not layer.visible.all() or rows.drawn_jointly(layer, kernel) or has_offset(layer):
         return False
     s = len(kernel)
     diagonal, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray, slices
-from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
+from attncheck._lib.errors import check_draws, check_integer, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -73,7 +73,7 @@ class LimitLaw(MixtureLaw):
     @functools.cached_property
     def kernel(self) -> Kernel:
         """K_jk = E[Z^{x^j} Z^{x^k}] of the inputs."""
-        return input_kernel(self.layer.inputs)
+        return input_kernel(self.layer)
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0): with ReLU attention, the probability that no visible score is positive."""
@@ -82,32 +82,6 @@ class LimitLaw(MixtureLaw):
     def atom_error(self, position: int = 0) -> float:
         """Return an error estimate of `atom`."""
         return self._spread(lambda law: law.atom, position)
-
-    def variance(self, position: int = 0) -> float:
-        """Return the variance of y^position, E[v]."""
-        return self.mixture(position).mean()
-
-    def variance_error(self, position: int = 0) -> float:
-        """Return an error estimate of `variance`."""
-        return self._spread(ScaleMixture.mean, position)
-
-    def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 if y^position is always 0."""
-        position = self._check_position(position)
-        exact = self._exact(position)
-        if exact:
-            return 3 * exact.variance() / exact.mean() ** 2
-        if heads_differ(self.layer):
-            mixture = self.mixture(position)
-            return 0.0 if mixture.atom == 1 else 3 * mixture.variance() / mixture.mean() ** 2
-        head = pool(self._head_laws(position, 0))
-        if head.atom == 1:
-            return 0.0
-        return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
-
-    def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return an error estimate of `excess_kurtosis`."""
-        return self._spread(lambda law: 0.0 if law.atom == 1 else 3 * law.variance() / law.mean() ** 2, position)
 
     def covariance(self) -> FloatArray:
         """Return E[y yᵀ], (seq_len, seq_len), the mean covariance given the scores.
@@ -207,41 +181,20 @@ class LimitLaw(MixtureLaw):
     def _mean_covariance(self) -> tuple[FloatArray, FloatArray]:
         return covariance.mean_covariance(self.layer, self.kernel.matrix, self.scramble)
 
-    def _check_position(self, position: Any) -> int:
-        return check_position("position", position, self.layer.seq_len)
-
     @kept
     def _head_laws(self, position: int, head: int) -> tuple[ScaleMixture, ...]:
         return rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble, head)
 
-    def mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of the conditional variance v at `position` as weighted points."""
-        return self._mixture(self._check_position(position))
+    @property
+    def _positions(self) -> int:
+        return self.layer.seq_len
 
     @kept
-    def _mixture(self, position: int) -> ScaleMixture:
-        return self._exact(position) or self._sum_heads(position, pool)
-
-    def _exact(self, position: int) -> ScaleMixture | None:
-        """Return the law of the conditional variance v if it is a multiple of χ², else None."""
-        law = rows.chi_square_law(self.layer, self.kernel.matrix, position)
-        return None if law is None else law.scaled(covariance.output_factor(self.layer))
-
-    def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
-        return self._replicates(self._check_position(position))
-
-    @kept
-    def _replicates(self, position: int) -> tuple[ScaleMixture, ...]:
-        exact = self._exact(position)
-        picks = (operator.itemgetter(number) for number in range(rows.REPLICATES))
-        return tuple(exact or self._sum_heads(position, pick) for pick in picks)
-
-    def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
-        """Return an error estimate for ``of(law)``, a number computed from the law of the conditional variance v.
-
-        It is estimated from the spread of this number over the replicates of the law.
-        """
-        return float(self._error(np.array([of(law) for law in self._replicated(position)])))
+    def _law(self, position: int, part: int | None) -> ScaleMixture:
+        exact = rows.chi_square_law(self.layer, self.kernel.matrix, position)  # v is a multiple of χ²
+        if exact:
+            return exact.scaled(covariance.output_factor(self.layer))
+        return self._sum_heads(position, pool if part is None else operator.itemgetter(part))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
         """Return the law of v, which is a sum over heads.
@@ -264,6 +217,6 @@ class LimitLaw(MixtureLaw):
         if rows.score_std(self.layer) == 0 or has_offset(self.layer):
             return False
         if self.layer.map == Linear():
-            root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))
+            root = rows.row_root(self.layer, self.kernel.matrix, position)
             return bool(self.layer.num_heads * root.shape[1] == 1)
         return isinstance(self.layer.map, Relu)

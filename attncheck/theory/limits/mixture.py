@@ -50,6 +50,10 @@ class ScaleMixture:
         mean = self.mean()
         return float(self.weights @ (self.variances - mean) ** 2) + self.atom * mean**2
 
+    def excess_kurtosis(self) -> float:
+        """Return the excess kurtosis of y, 3 Var(v)/E[v]², or 0 if y is always 0."""
+        return 0.0 if self.atom == 1 else 3 * self.variance() / self.mean() ** 2
+
     def scaled(self, factor: float) -> ScaleMixture:
         """Return the law of `factor` · v, factor > 0."""
         return dataclasses.replace(self, variances=factor * self.variances)

@@ -18,18 +18,12 @@ from attncheck._lib.arrays import BoolArray, FloatArray, slices
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
+from attncheck.layers.parts.position_bias import mean_offset
+from attncheck.layers.parts.qk_norm import score_kernel
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
-from attncheck.layers.parts.scores import (
-    has_offset,
-    mean_offset,
-    of_head,
-    offset_covariance,
-    offset_variance,
-    score_kernel,
-)
+from attncheck.layers.parts.scores import has_offset, of_head, offset_covariance
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
 # Tails are accurate up to this number of standard deviations of the output.
@@ -183,10 +177,10 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
     The mean of the scores is left out. If a constant added to a row changes no weights, as for softmax, F may also omit
     the average of the scores over the row.
     """
-    mask, kernel = visible(layer)[position], score_kernel(layer, kernel)
+    mask, kernel = layer.visible[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer))[np.ix_(mask, mask)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
-    if offset_variance(layer):
+    if layer.bias_std:
         columns = np.flatnonzero(mask)
         return psd_root(root @ root.T + offset_covariance(layer, np.full_like(columns, position), columns))
     if not layer.map.traits.shift_invariant:
@@ -224,7 +218,7 @@ def drawn_jointly(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
     Rotary positions change the law of the scores only if positions are correlated.
     """
-    if offset_variance(layer):
+    if layer.bias_std:
         return True
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
@@ -255,7 +249,7 @@ def head_laws(
 ) -> tuple[ScaleMixture, ...]:
     """Return the law of αᵀKα for the attention weights α of a head at `position`, one law per replicate."""
     layer = of_head(layer, head)
-    mask = visible(layer)[position]
+    mask = layer.visible[position]
     kernel_root = psd_root(kernel[np.ix_(mask, mask)])
     root = row_root(layer, kernel, position)
     all_visible = np.ones(len(root), dtype=bool)
@@ -290,7 +284,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     root = row_root(layer, kernel, position)
     if layer.map != Linear() or layer.tied_query_key or has_offset(layer) or root.shape[1] == 0:
         return None
-    mask = visible(layer)[position]
+    mask = layer.visible[position]
     sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(mask, mask)] @ root)
     if sizes[-1] - sizes[0] > _TOLERANCE * sizes[-1]:
         return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import check_position
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points
-from attncheck.theory.limits.rows import error_of_mean
+from attncheck.theory.limits.rows import REPLICATES, error_of_mean
 
 # Number of standard deviations that a summary uses as tail threshold, and the normal law's probability beyond it.
 _FAR, _NORMAL = 3.0, 0.0027
@@ -87,13 +89,39 @@ class MixtureLaw(SymmetricLaw):
     #: Relative error that is due to representing the law of the variance by few weighted points.
     _condensing: ClassVar[float] = 0.0
 
+    @property
     @abc.abstractmethod
-    def mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of the conditional variance at `position` as weighted points."""
+    def _positions(self) -> int:
+        """Number of positions."""
 
     @abc.abstractmethod
+    def _law(self, position: int, part: int | None) -> ScaleMixture:
+        """Return the law of the conditional variance from one of `REPLICATES` parts of the draws, or from all."""
+
+    def mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of the conditional variance at `position` as weighted points."""
+        return self._law(check_position("position", position, self._positions), None)
+
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of the conditional variance at `position`, from each replicate."""
+        position = check_position("position", position, self._positions)
+        return tuple(self._law(position, part) for part in range(REPLICATES))
+
+    def variance(self, position: int = 0) -> float:
+        """Return the variance of y^position, E[v]."""
+        return self.mixture(position).mean()
+
+    def variance_error(self, position: int = 0) -> float:
+        """Return an error estimate of `variance`."""
+        return self._spread(ScaleMixture.mean, position)
+
+    def excess_kurtosis(self, position: int = 0) -> float:
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 if y^position is always 0."""
+        return self.mixture(position).excess_kurtosis()
+
+    def excess_kurtosis_error(self, position: int = 0) -> float:
+        """Return an error estimate of `excess_kurtosis`."""
+        return self._spread(ScaleMixture.excess_kurtosis, position)
 
     def _singular(self, position: int) -> bool:
         """Return whether the density at 0 is infinite."""
@@ -154,6 +182,10 @@ class MixtureLaw(SymmetricLaw):
         t = check_points(t)
         values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
         return np.where((t == 0) & self._singular(position), 0.0, self._error(values))[()]
+
+    def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
+        """Return an error estimate for ``of(law)``, a number computed from the law of the conditional variance v."""
+        return float(self._error(np.array([of(law) for law in self._replicated(position)])))
 
     def _error(self, replicates: FloatArray) -> FloatArray:
         """Return the error estimate of the mean over the first axis."""

@@ -17,7 +17,6 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_integer, refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import Kernel
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
@@ -108,7 +107,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
 
     The derivative J_i of row i of the attention weights by its scores is then diagonal.
     """
-    std, s, mask = score_std(layer), layer.seq_len, visible(layer).astype(float)
+    std, s, mask = score_std(layer), layer.seq_len, layer.visible.astype(float)
     squares = kernel**2
     # If the scores are constant or the values are 0, the result is 0.
     if std == 0 or not kernel.any():

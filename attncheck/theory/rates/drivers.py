@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import linalg
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray, slices
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, psd_root
@@ -131,7 +130,7 @@ class Fluctuations:
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
         """Return E[G] given each value of ‖h‖²/n in `radii`, (radii, m, m); for layer norm, m + 1 replaces m."""
-        phi = nonlinearity.of_inputs(self.layer.inputs)
+        phi = self.layer.phi
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, covariance).matrix for covariance in covariances])
         if self.layer.norm != "layer":
@@ -140,7 +139,7 @@ class Fluctuations:
 
     def _covariance(self, radius: float) -> FloatArray:
         """Return Cov(h^i + e^i) given ‖h‖²/n = `radius`, (m, m)."""
-        return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
+        return input_covariance(self.layer, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yield points of h^i + e^i at the m positions, (points, m), for each value of ‖h‖²/n in `radii`."""
@@ -167,7 +166,7 @@ class Fluctuations:
 
         The expectation is computed with Sobol points.
         """
-        phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
+        phi, limits = self.layer.phi, self.limits
         m = limits.gram.shape[-1]
         if self.infinite:
             return np.zeros((0, m, m))

@@ -20,7 +20,6 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray, slices
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised_with_ones
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.mixture import ScaleMixture, condense
@@ -61,7 +60,7 @@ class OutputEntry(_Entry):
     @functools.cached_property
     def _seen(self) -> tuple[int, ...]:
         """Visible positions."""
-        return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
+        return tuple(int(j) for j in np.flatnonzero(self.layer.visible[self.position]))
 
     @property
     def _shared(self) -> bool:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray, slices
-from attncheck._lib.errors import check_draws, check_integer, check_position, refuse
+from attncheck._lib.errors import check_draws, check_integer, refuse
 from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.mixture import ScaleMixture, condense
-from attncheck.theory.limits.rows import error_of_mean, score_std
+from attncheck.theory.limits.rows import REPLICATES, score_std
 from attncheck.theory.limits.symmetric import MixtureLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
-_PARTS = 8
 # Maximum number of array entries per block.
 _BLOCK = 2**20
 
@@ -73,28 +71,6 @@ class StackLaw(MixtureLaw):
         """Error bound of the entries of all kernels, relative to their diagonals."""
         return self._drawn[1]
 
-    def variance(self, position: int = 0) -> float:
-        """Return the variance E[v] of z^position."""
-        return float(self._of(position).mean())
-
-    def variance_error(self, position: int = 0) -> float:
-        """Return the error of `variance`."""
-        return float(error_of_mean(self._of(position)))
-
-    def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis 3 Var(v)/E[v]² of z^position, or 0 if z^position is constant."""
-        v = self._of(position)
-        return float(3.0 * v.var() / v.mean() ** 2) if v.any() else 0.0
-
-    def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return the error of `excess_kurtosis`, linearised in the moments of v."""
-        v = self._of(position)
-        if not v.any():
-            return 0.0
-        ratio = v / v.mean()
-        second = float((ratio**2).mean())
-        return float(3.0 * error_of_mean(ratio**2 - 2.0 * second * ratio))
-
     @functools.cached_property
     def _drawn(self) -> tuple[FloatArray, float]:
         stack, rng = self.stack, stream(self.seed, "stack law")
@@ -104,29 +80,22 @@ class StackLaw(MixtureLaw):
         check_memory("draws", self.draws, "conditional variances", self.draws * s, "pass fewer draws")
         variances, largest = np.empty((self.draws, s)), 0.0
         for part in slices(self.draws, _BLOCK // entries):
-            recursion = recur(stack, draw_normals(stack, len(variances[part]), rng))
-            variances[part] = np.diagonal(recursion.streams[:, -1], axis1=-2, axis2=-1)
-            largest = max(largest, recursion.error)
+            for step in recur(stack, draw_normals(stack, len(variances[part]), rng)):
+                largest = max(largest, step.error)
+            variances[part] = np.diagonal(step.stream, axis1=-2, axis2=-1)
         variances.setflags(write=False)
         return variances, largest
 
-    def _of(self, position: Any) -> FloatArray:
-        """Return the draws of the conditional variance v at a position."""
-        return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
+    @property
+    def _positions(self) -> int:
+        return self.stack.seq_len
 
     @kept
-    def _laws(self, position: int) -> tuple[ScaleMixture, ...]:
-        """Return the law of v from all draws, then from each eighth of them."""
-        v = self._of(position)
-        return tuple(condense(part, np.ones(len(part))) for part in (v, *np.array_split(v, _PARTS)))
+    def _law(self, position: int, part: int | None) -> ScaleMixture:
+        v = self.conditional_variances[:, position]
+        v = v if part is None else np.array_split(v, REPLICATES)[part]
+        return condense(v, np.ones(len(v)))
 
     @property
     def _what(self) -> str:
         return f"limit of {self.stack.describe()}"
-
-    def mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of C_ii, the variance given the scores, for i = `position`, as weighted points."""
-        return self._laws(check_position("position", position, self.stack.seq_len))[0]
-
-    def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
-        return self._laws(check_position("position", position, self.stack.seq_len))[1:]

@@ -15,13 +15,13 @@ its outputs are N(0, σ² E[φ(u)φ(u)ᵀ]). They add no further randomness.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermevander
 from scipy import special
 
-import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray, IndexArray, slices
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import StackDraws
@@ -133,39 +133,28 @@ def _hermite_functions(nodes: FloatArray) -> FloatArray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Recursion:
-    """Result of the recursion, in arrays of shape (size, depth, s, s) unless stated otherwise.
+class Step:
+    """One layer of the recursion, in arrays of shape (size, s, s) unless stated otherwise.
 
     Attributes
     ----------
-    streams : ndarray, shape (size, depth + 1, s, s)
-        C^{(l)}, the covariances of the streams; the last one is the covariance of the output.
-    outputs : ndarray
-        S^{(l)}, the covariances of the outputs of attention.
-    kernels : ndarray
-        K^{(l)}, the kernels of the inputs of attention before any norm.
-    means : ndarray, shape (size, depth, s)
-        E φ_l(z) for layer norm, else 0.
-    roots : ndarray
-        Lower triangular roots F of the kernels after the norm.
-    scales : ndarray, shape (size, depth, 1 or 2, s)
-        Lengths by which the post-norm divides the stream, after attention and after the perceptron, if any.
-    scores : ndarray, shape (size, depth, num_heads, s, s)
+    stream : ndarray
+        C^{(l + 1)}, the covariance of the stream after the layer.
+    parts : list of tuple of ndarray
+        Covariance of the outputs of attention, and of those of the perceptron, if any; each with the lengths by which
+        the post-norm then divides the stream, (size, s, 1).
+    root : ndarray
+        Lower triangular root F of the kernel after the norm.
+    scores : ndarray, shape (size, num_heads, s, s)
     error : float
         Bound on a kernel's error, relative to its diagonal.
-    perceptrons : ndarray
-        Covariances of the outputs of the perceptrons; 0 without perceptrons.
     """
 
-    streams: FloatArray
-    outputs: FloatArray
-    kernels: FloatArray
-    means: FloatArray
-    roots: FloatArray
-    scales: FloatArray
+    stream: FloatArray
+    parts: list[tuple[FloatArray, FloatArray]]
+    root: FloatArray
     scores: FloatArray
     error: float
-    perceptrons: FloatArray
 
 
 def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> FloatArray:
@@ -173,46 +162,39 @@ def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> 
     return rng.standard_normal((size, stack.depth, stack.num_heads, stack.seq_len, stack.seq_len))
 
 
-def recur(stack: AttentionStack, normals: FloatArray) -> Recursion:
-    """Return the limiting covariances of all streams, given the standard normals that determine the scores.
+def recur(stack: AttentionStack, normals: FloatArray) -> Iterator[Step]:
+    """Yield the limiting covariances layer by layer, given the standard normals that determine the scores.
 
     Examples
     --------
     >>> stack = AttentionStack(layer=AttentionLayer(width=8, seq_len=2, num_heads=1), depth=3)
-    >>> recursion = recur(stack, np.zeros((1, 3, 1, 2, 2)))
-    >>> recursion.streams[0, :, 0, 0].round(12).tolist()  # equal weights: the average of two, then of equal ones
-    [1.0, 0.5, 0.5, 0.5]
+    >>> steps = recur(stack, np.zeros((1, 3, 1, 2, 2)))  # equal weights: the average of two, then of equal ones
+    >>> [step.stream[0, 0, 0].round(12).item() for step in steps]
+    [0.5, 0.5, 0.5]
     """
-    stream = np.broadcast_to(input_covariance(stack.layer.inputs), (len(normals), stack.seq_len, stack.seq_len))
-    names = ("streams", "outputs", "kernels", "means", "roots", "scales", "scores", "perceptrons")
-    history: dict[str, list[FloatArray]] = {name: [] for name in names}
-    history["streams"].append(stream)
-    largest = 0.0
+    stream = np.broadcast_to(input_covariance(stack.layer), (len(normals), stack.seq_len, stack.seq_len))
     for k, layer in enumerate(stack.layers):
         kernel, means, error = _read(layer, stream)
         root = lower_root(normalised_gram(layer.norm, kernel, means))
         scores, _, values = _limit_heads(layer, normals[:, k]).of(layer, root)
         output = output_covariance(layer, scores, values)
         stream, scale = _normalised(stack, output + stream if stack.residual else output)
-        scales, perceptron = [scale], np.zeros_like(stream)
+        parts = [(output, scale)]
         if stack.perceptron:
-            perceptron, worse = _perceive(stack.perceptron, layer, stream)
-            stream, scale = _normalised(stack, perceptron + stream if stack.residual else perceptron)
-            scales, error = [*scales, scale], max(error, worse)
-        largest = max(largest, error)
-        step_arrays = (stream, output, kernel, means, root, np.stack(scales, axis=1), scores, perceptron)
-        for name, value in zip(names, step_arrays, strict=True):
-            history[name].append(value)
-    return Recursion(**{name: np.stack(arrays, axis=1) for name, arrays in history.items()}, error=largest)
+            output, worse = _perceive(stack.perceptron, layer, stream)
+            stream, scale = _normalised(stack, output + stream if stack.residual else output)
+            parts, error = [*parts, (output, scale)], max(error, worse)
+        yield Step(stream, parts, root, scores, error)
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the covariance of the stream after the post-norm, and the norm's divisors, (size, s)."""
+    """Return the covariance of the stream after the post-norm, and the norm's divisors, (size, s, 1)."""
     if not stack.post_norm:
-        return stream, np.ones(stream.shape[:-1])
+        return stream, np.ones((*stream.shape[:-1], 1))
     # Streams have mean 0, so layer norm equals RMS norm.
     scale = np.sqrt(np.diagonal(stream, axis1=-2, axis2=-1))
-    return normalised_gram(stack.post_norm, stream, np.zeros_like(scale)), scale
+    normed = normalised_gram(stack.post_norm, stream, np.zeros_like(scale))
+    return normed, np.where(scale > 0, scale, 1.0)[..., None]
 
 
 def _perceive(perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, float]:
@@ -227,7 +209,7 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
 
     The means are 0 unless the layer has layer norm, which is the only norm that needs them.
     """
-    phi = nonlinearity.of_inputs(layer.inputs)
+    phi = layer.phi
     kernel, error = image_kernels(phi, stream)
     diagonal = np.diagonal(kernel, axis1=-2, axis2=-1)
     if layer.norm is None:
@@ -253,24 +235,20 @@ def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np
 
     The coordinates of a draw have the same scores, and are independent given these scores.
     """
-    recursion = recur(stack, draw_normals(stack, size, rng))
+    steps = list(recur(stack, draw_normals(stack, size, rng)))
     shape = (size, stack.seq_len, coordinates)
-    stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
+    stream = lower_root(input_covariance(stack.layer)) @ rng.standard_normal(shape)
     streams = []
-    for k in range(stack.depth):
+    for step in steps:
         streams.append(stream)
-        outputs = lower_root(recursion.outputs[:, k]) @ rng.standard_normal(shape)
-        stream = (stream + outputs if stack.residual else outputs) / _positive(recursion.scales[:, k, 0])
-        if stack.perceptron:
-            outputs = lower_root(recursion.perceptrons[:, k]) @ rng.standard_normal(shape)
-            stream = (stream + outputs if stack.residual else outputs) / _positive(recursion.scales[:, k, 1])
-    kernels = recursion.roots @ recursion.roots.swapaxes(-1, -2)
-    return StackDraws(outputs=stream, scores=recursion.scores, streams=np.stack(streams, axis=1), grams=kernels)
-
-
-def _positive(scales: FloatArray) -> FloatArray:
-    """Return scales, (size, s), as divisors: with 0 replaced by 1, and with an axis for neurons added."""
-    return np.where(scales > 0, scales, 1.0)[..., None]
+        for covariance, scale in step.parts:
+            outputs = lower_root(covariance) @ rng.standard_normal(shape)
+            stream = (stream + outputs if stack.residual else outputs) / scale
+    scores, roots = (
+        np.stack(arrays, axis=1) for arrays in zip(*((step.scores, step.root) for step in steps), strict=True)
+    )
+    grams = roots @ roots.swapaxes(-1, -2)
+    return StackDraws(outputs=stream, scores=scores, streams=np.stack(streams, axis=1), grams=grams)
 
 
 def limit_entries(stack: AttentionStack, coordinates: int) -> int:
