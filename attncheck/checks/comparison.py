@@ -16,7 +16,6 @@ from attncheck.checks.declared import DRAWS, GIVEN_SCORES, INPUTS, OUTPUTS, SCOR
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, FunctionalOf
 from attncheck.checks.laws import affordable_draws
 from attncheck.checks.reference import RATIO, ReferenceOf
-from attncheck.checks.sample import Sample
 from attncheck.evidence.exchange import Calls
 from attncheck.evidence.families import TwoSample
 from attncheck.layers import regimes
@@ -89,16 +88,14 @@ _DISTANT = Alternative(
 )
 
 
-def compared(
-    functional: FunctionalOf[Any, Any], described: Callable[[Any], tuple[Any, Any]], **fields: Any
-) -> CheckOf[Any, Any, Any]:
+def compared(functional: FunctionalOf[Any, Any], **fields: Any) -> CheckOf[Any, Any, Any]:
     """Return the check that a functional has the same law on the subject's draws as on reference draws.
 
     `described` maps a sample to the functional's arguments; `fields` are the other fields of the check.
     """
 
     def measure(sample: Any, reference: ReferenceOf[Any]) -> tuple[FloatArray, FloatArray]:
-        return functional.compute(*described(sample)), reference.functionals[functional.name]
+        return functional.compute(sample), reference.functionals[functional.name]
 
     fields = {"rejects": functional.rejects} | fields
     return CheckOf(
@@ -144,10 +141,6 @@ def between_calls(
     )
 
 
-def _of_layer(sample: Sample) -> tuple[AttentionLayer, Sample]:
-    return sample.layer, sample
-
-
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
     """Return the Kolmogorov distance of log Σ y² between the outputs y and Gaussian outputs of equal covariance.
@@ -176,7 +169,6 @@ CHECKS = (
     *(
         compared(
             functional,
-            _of_layer,
             name=f"exactness.{functional.name}",
             claim=_claim(functional),
             null=f"{functional.text} has the law given by the exact method at the same width",
@@ -189,7 +181,6 @@ CHECKS = (
     ),
     compared(
         _ENERGY,
-        _of_layer,
         name="non_gaussianity.output_energy",
         rejects=Rejected.of("missing_head_scaling", on=regimes.STANDARD),
         claim="non_gaussianity",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -47,7 +46,7 @@ class FunctionalOf(Generic[_Described, _Arrays]):
     name: str
     text: str
     needs: frozenset[str]
-    compute: Callable[[_Described, _Arrays], FloatArray]
+    compute: Callable[[_Arrays], FloatArray]
     requires: Requirement[_Described] = ANY
     neurons: int = 1
     unit: float = 0.0
@@ -104,13 +103,7 @@ def _functional(
     The decorated function computes the functional from a sample. The check of the functional must reject the wrong
     simulator `fault` on the layer `on`. The other arguments are fields of `FunctionalOf`.
     """
-
-    def add(compute: _Compute) -> _Compute:
-        of_layer = functools.wraps(compute)(lambda layer, sample: compute(sample))
-        added(_FUNCTIONALS, text, needs, Rejected.of(fault, on=on), requires=requires, **fields)(of_layer)
-        return compute
-
-    return add
+    return added(_FUNCTIONALS, text, needs, Rejected.of(fault, on=on), requires=requires, **fields)
 
 
 def _scores(sample: Sample) -> FloatArray:

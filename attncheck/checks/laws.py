@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from attncheck.layers.kernel import input_kernel
 from attncheck.layers.parts.position_bias import mean_offset
 from attncheck.layers.parts.qk_norm import score_kernel
 from attncheck.methods import drawn_blocks
+from attncheck.simulators.collapsed import GRAMS
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
@@ -88,14 +88,13 @@ class Scalar:
         head, i, j = self.entry
         return np.asarray(arrays.scores[:, head, i, j] - self.mean)
 
-    def variances(self, layer: AttentionLayer, draws: Draws, weights: FloatArray | None) -> FloatArray:
+    def variances(self, layer: AttentionLayer, draws: Draws, weights: FloatArray) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
 
         `weights` are the attention weights (draws, heads, positions, positions); scores do not need them.
         """
         if not self.direction:
             return self._score_variances(layer, draws)
-        assert weights is not None
         rows = np.array(self.direction) @ weights
         if draws.value_gram is None:
             scale, grams = output_factor(layer), input_kernel(layer).matrix
@@ -200,40 +199,37 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
     Examples
     --------
-    >>> law = marginal_law(AttentionLayer(width=16), Scalar((1.0, 0.0, 0.0, 0.0)))
+    >>> law = marginal_law(AttentionLayer(width=16), last_position(AttentionLayer(width=16)))
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
     if method == "limit" and not marginal.direction:  # the limit of a score is normal
         variance = marginal.limit_score_variance(layer)
         return MarginalLaw(condense(np.full(_DRAWS, variance), np.ones(_DRAWS)), 0.0, _DRAWS)
-    together = _drawn_with(layer, marginal, method)
-    return _laws(layer, together, method)[together.index(marginal)]
-
-
-def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the scalars whose laws are computed from the same draws as the law of `marginal`."""
-    if marginal not in usual(layer):
-        return (marginal,)
-    return tuple(scalar for scalar in usual(layer) if method == "collapsed" or scalar.direction)
+    return _laws(layer, method)[marginal]
 
 
 @functools.lru_cache(maxsize=256)
-def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
+def _laws(layer: AttentionLayer, method: _Method) -> dict[Scalar, MarginalLaw]:
     """Compute the laws of several scalars from common draws, adding draws until all errors are below `LAW_ERROR`.
 
     The number of draws is at most that of `affordable_draws`.
     """
+    marginals = usual(layer)[: 2 if method == "limit" else 3]
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
+    grams = frozenset({"value_gram"}) if method == "limit" else GRAMS
     while True:
         # All blocks but the last are complete and can be reused.
-        blocks = conditional_variances(layer, marginals, size, method, blocks[:-1])
+        del blocks[-1:]
+        for draws in drawn_blocks(layer, size, 0, method, grams=grams, outputs=False, first=len(blocks)):
+            weights = layer.attention_weights(draws.scores)
+            blocks.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
         laws = tuple(_law(variances) for variances in np.concatenate(blocks, axis=1))
         error = max(law.error for law in laws)
         if error < LAW_ERROR or size >= most:
-            return laws
+            return dict(zip(marginals, laws, strict=True))
         size = _more_draws(size, error, most)
 
 
@@ -275,27 +271,6 @@ def _law(variances: FloatArray) -> MarginalLaw:
     """Return the mixture of normal laws with these conditional variances."""
     mixture = condense(variances, np.ones(len(variances)))
     return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
-
-
-def conditional_variances(
-    layer: AttentionLayer,
-    marginals: tuple[Scalar, ...],
-    size: int,
-    method: _Method,
-    known: Sequence[FloatArray] = (),
-) -> list[FloatArray]:
-    """Return the conditional variances of scalars, one array (marginals, draws) per block of draws.
-
-    `known` holds the blocks that were computed before.
-    """
-    outputs = any(marginal.direction for marginal in marginals)
-    scores = any(not marginal.direction for marginal in marginals)
-    grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
-    blocks = list(known)
-    for draws in drawn_blocks(layer, size, 0, method, grams=grams, outputs=False, first=len(known)):
-        weights = layer.attention_weights(draws.scores) if outputs else None
-        blocks.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
-    return blocks
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:
@@ -340,19 +315,18 @@ def _scales(law: MarginalLaw) -> list[float]:
 
 
 def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws, limiting: MarginalLaw) -> float:
-    together = usual(layer) if marginal in usual(layer) else (marginal,)
-    values = _literal_values(layer, together, weights)[together.index(marginal)]
+    values = _literal_values(layer, weights)[usual(layer).index(marginal)]
     return one_sample_distance(np.sort(limiting.uniform(values))) + band(len(values), _BAND_ERROR)
 
 
 @functools.lru_cache(maxsize=8)
-def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
+def _literal_values(layer: AttentionLayer, weights: WeightLaws) -> FloatArray:
     """Return the values of several scalars in draws by explicit weight matrices, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)
     draws = (draw_with_weights(layer, min(step, size - start), 1, rng, weights) for start in range(0, size, step))
-    return np.concatenate([[marginal.values(part) for marginal in marginals] for part in draws], axis=1)
+    return np.concatenate([[marginal.values(part) for marginal in usual(layer)] for part in draws], axis=1)
 
 
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:

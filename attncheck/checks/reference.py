@@ -72,7 +72,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
             for f in functionals
             if (self.wanted is None or f.name in self.wanted) and f.applies(described, coordinates)
         ]
-        parts = [[f.compute(described, draws) for f in selection] for draws in drawn]
+        parts = [[f.compute(draws) for f in selection] for draws in drawn]
         return {f.name: np.concatenate(column) for f, column in zip(selection, zip(*parts, strict=True), strict=True)}
 
 

@@ -126,7 +126,7 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
     return Spectrum(np.where(mask, vectors / lengths, 0.0), retained, np.where(mask, vectors * lengths, 0.0))
 
 
-def triangular(gram: FloatArray, eps: float) -> Whitener:
+def triangular(gram: FloatArray, eps: float, power: float = 0.6) -> Whitener:
     """Return upper triangular inverse roots of Gram matrices (..., s, s), by Gram–Schmidt over the positions.
 
     A position's residual is a sum of vectors that may cancel. The position is dropped if the squared length of its
@@ -141,7 +141,7 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
         row = -(shared[..., None, :] @ rows[..., :k, :])[..., 0, :]
         row[..., k] += 1.0
         square = gram[..., k, k] - (shared**2).sum(axis=-1)
-        retained[..., k] = square > eps**0.6 * (np.abs(row) * lengths).sum(axis=-1) ** 2
+        retained[..., k] = square > eps**power * (np.abs(row) * lengths).sum(axis=-1) ** 2
         length = np.sqrt(np.where(retained[..., k], square, 1.0))
         rows[..., k, :] = np.where(retained[..., k, None], row / length[..., None], 0.0)
     return Whitener(rows.swapaxes(-1, -2), retained)

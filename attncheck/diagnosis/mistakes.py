@@ -62,14 +62,13 @@ def _sharing(*names: str) -> LiteralSimulator:
     `names` says which projections: queries, keys or values.
     """
 
-    def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-        vectors = independent(layer, inputs, rng)
+    def arrange(layer: AttentionLayer, vectors: Projections) -> Projections:
         first: dict[str, Any] = {
             name: np.repeat(getattr(vectors, name)[:, :1], layer.num_heads, axis=1) for name in names
         }
         return dataclasses.replace(vectors, **first)
 
-    return LiteralSimulator(project=project)
+    return LiteralSimulator(arrange=arrange)
 
 
 MISTAKES += [
@@ -153,18 +152,18 @@ def _inputs_of_constant_length(layer: AttentionLayer, inputs: FloatArray, rng: R
     return independent(layer, normalised(layer.norm, layer.phi(hidden)), rng)
 
 
-@declared(MISTAKES, "queries, keys and values pass through relu", step="project")
-def _activated_projections(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-    vectors = independent(layer, inputs, rng)
-    return Projections(inputs, *(np.maximum(array, 0.0) for array in (vectors.queries, vectors.keys, vectors.values)))
+@declared(MISTAKES, "queries, keys and values pass through relu", step="arrange")
+def _activated_projections(layer: AttentionLayer, vectors: Projections) -> Projections:
+    return Projections(
+        vectors.inputs, *(np.maximum(array, 0.0) for array in (vectors.queries, vectors.keys, vectors.values))
+    )
 
 
 @declared(
-    MISTAKES, "the first position's keys and values are used for all positions", SEVERAL_POSITIONS, step="project"
+    MISTAKES, "the first position's keys and values are used for all positions", SEVERAL_POSITIONS, step="arrange"
 )
-def _first_position_only(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
+def _first_position_only(layer: AttentionLayer, vectors: Projections) -> Projections:
     """Use the first position's keys and values for all positions."""
-    vectors = independent(layer, inputs, rng)
     s = layer.seq_len
     first: dict[str, Any] = {
         name: np.repeat(getattr(vectors, name)[:, :, :1], s, axis=2) for name in ("keys", "values")

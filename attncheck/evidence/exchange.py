@@ -98,14 +98,6 @@ class Calls(Family):
     def __post_init__(self) -> None:
         check_integer("calls", self.calls, 2, "pass how many calls are compared")
 
-    def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for one number per draw, (draws,), and the number of draws of each call, (calls,)."""
-        data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
-        ranks = scipy.stats.rankdata(data)
-        means = np.add.reduceat(ranks, _starts(sizes)) / sizes
-        between = float((sizes * (means - ranks.mean()) ** 2).sum())
-        return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
-
     def condensed(self, *data: Any) -> CondensedData:
         """Condense one number per draw, and the number of draws of each call, to sums of ranks and their squares.
 
@@ -217,11 +209,6 @@ class Trend(Family):
 
     null_effect = 0.0
     _farthest = 1.0
-
-    def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for one number per draw, (draws,), and the number of draws of each call, (calls,)."""
-        data = finite_array("values", values)
-        return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
 
     def condensed(self, *data: Any) -> CondensedData:
         """Condense one number per draw, and the number of draws of each call, to sums over the calls.

@@ -6,7 +6,6 @@ Every fault is a subject: ``pytest -n auto properties/ --attncheck-subject attnc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from attncheck._lib.errors import check_choice
@@ -20,18 +19,14 @@ from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 __all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "all_faults", "exposing", "fault_of"]
 
 #: Faults by name.
-FAULTS: Mapping[str, Fault] = MappingProxyType(
-    {
-        fault.name: fault
-        for module in (wrong_scales, wrong_wirings, wrong_laws, wrong_regimes, misread)
-        for fault in module.FAULTS
-    }
-)
+FAULTS: Mapping[str, Fault] = {
+    fault.name: fault
+    for module in (wrong_scales, wrong_wirings, wrong_laws, wrong_regimes, misread)
+    for fault in module.FAULTS
+}
 
 #: Named sets of fields that a simulator may return, the largest set first.
-EXPOSURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"grams": FIELDS, "scores": ("outputs", "scores"), "outputs": ("outputs",)}
-)
+EXPOSURES: Mapping[str, tuple[str, ...]] = {"grams": FIELDS, "scores": ("outputs", "scores"), "outputs": ("outputs",)}
 
 
 def all_faults() -> dict[str, Fault]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -275,7 +274,7 @@ def _negated_scores(node: Output, vectors: FloatArray, scores: FloatArray) -> Fl
 
 
 #: Faults of programs by name.
-PROGRAM_FAULTS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
+PROGRAM_FAULTS: Mapping[str, Fault] = {fault.name: fault for fault in _FAULTS}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,6 @@ Each is a subject, e.g. ``attncheck.check("attncheck.faults.tampered:residual_ad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -168,7 +167,7 @@ def _scores_sized_by_inputs(drawn: Drawn) -> Drawn:
 
 
 #: Faults by name.
-CORRUPTIONS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
+CORRUPTIONS: Mapping[str, Fault] = {fault.name: fault for fault in _FAULTS}
 
 
 def __getattr__(name: str) -> Any:

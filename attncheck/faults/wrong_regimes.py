@@ -77,11 +77,10 @@ def _linear_as_softmax(layer: AttentionLayer) -> dict[str, Any]:
     FAULTS,
     f"heads beyond number {_UNSHARED_HEADS} repeat the weights of the first {_UNSHARED_HEADS}",
     _REPEATABLE,
-    step="project",
+    step="arrange",
     finish=_repeated_output_matrices,
 )
-def _repeated_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    projections = independent(layer, inputs, rng)
+def _repeated_heads(layer: AttentionLayer, projections: Projections) -> Projections:
     parts = {name: _repeat(layer, getattr(projections, name)) for name in ("queries", "keys", "values")}
     return dataclasses.replace(projections, **parts)
 

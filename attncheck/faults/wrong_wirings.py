@@ -30,22 +30,19 @@ def _one_output_matrix(
 FAULTS: list[Fault] = []
 
 
-@declared(FAULTS, "W_Q and W_K are the same matrix", need.UNTIED, step="project")
-def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    projections = independent(layer, inputs, rng)
+@declared(FAULTS, "W_Q and W_K are the same matrix", need.UNTIED, step="arrange")
+def _tied_query_key(layer: AttentionLayer, projections: Projections) -> Projections:
     return dataclasses.replace(projections, queries=projections.keys * (layer.query_std / layer.key_std))
 
 
-@declared(FAULTS, "W_V and W_K are the same matrix", step="project")
-def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    projections = independent(layer, inputs, rng)
+@declared(FAULTS, "W_V and W_K are the same matrix", step="arrange")
+def _tied_key_value(layer: AttentionLayer, projections: Projections) -> Projections:
     return dataclasses.replace(projections, values=projections.keys * (layer.value_std / layer.key_std))
 
 
-@declared(FAULTS, "W_V and W_Q are the same matrix", step="project")
-def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+@declared(FAULTS, "W_V and W_Q are the same matrix", step="arrange")
+def _tied_query_value(layer: AttentionLayer, projections: Projections) -> Projections:
     """Use the W_Q of the first head of each group of heads as the W_V of the group."""
-    projections = independent(layer, inputs, rng)
     queries = np.repeat(projections.queries[:, :: layer.group_size], layer.group_size, axis=1)
     return dataclasses.replace(projections, values=queries * (layer.value_std / layer.query_std))
 
@@ -54,21 +51,19 @@ def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
     FAULTS,
     "the first W_V is the last W_K, cut from a packed matrix one slice too early",
     need.SEVERAL_GROUPS,
-    step="project",
+    step="arrange",
 )
-def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+def _slipped_slice(layer: AttentionLayer, projections: Projections) -> Projections:
     """Replace the values of the first group of heads by the keys of the last group."""
-    projections = independent(layer, inputs, rng)
     values = projections.values.copy()
     values[:, : layer.group_size] = projections.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
     return dataclasses.replace(projections, values=values)
 
 
 @declared(
-    FAULTS, "all heads share one W_K although each group should have its own", need.SEVERAL_GROUPS, step="project"
+    FAULTS, "all heads share one W_K although each group should have its own", need.SEVERAL_GROUPS, step="arrange"
 )
-def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    projections = independent(layer, inputs, rng)
+def _shared_keys(layer: AttentionLayer, projections: Projections) -> Projections:
     return dataclasses.replace(projections, keys=np.repeat(projections.keys[:, :1], layer.num_heads, axis=1))
 
 
@@ -76,11 +71,10 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
     FAULTS,
     "groups are interleaved: heads take keys and values of the wrong group",
     need.SHARED_GROUPS & need.SEVERAL_GROUPS,
-    step="project",
+    step="arrange",
 )
-def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+def _interleaved_groups(layer: AttentionLayer, projections: Projections) -> Projections:
     """Let head a use the keys and values of the group with index a mod g, where g is the number of groups."""
-    projections = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
     return dataclasses.replace(projections, keys=projections.keys[:, order], values=projections.values[:, order])
 
@@ -172,11 +166,10 @@ def _shifted_outputs(
     FAULTS,
     "the first and the last head share one W_Q",
     need.SEVERAL_HEADS & need.UNTIED & need.MANY_POSITIONS,
-    "project",
+    "arrange",
 )
-def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+def _twin_queries(layer: AttentionLayer, projections: Projections) -> Projections:
     """Give the last head the W_Q of the first."""
-    projections = independent(layer, inputs, rng)
     queries = projections.queries.copy()
     queries[:, -1] = queries[:, 0]
     return dataclasses.replace(projections, queries=queries)

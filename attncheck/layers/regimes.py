@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from attncheck.layers.attention import AttentionLayer
 
@@ -45,20 +44,18 @@ ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
 SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 
 #: A cheap layer of each regime, by name.
-REGIMES: Mapping[str, AttentionLayer] = MappingProxyType(
-    {
-        "standard": STANDARD,
-        "causal": CAUSAL,
-        "one position": ONE_POSITION,
-        "1/n scaling": OVER_N,
-        "low rank": LOW_RANK,
-        "linear attention": LINEAR,
-        "many heads": MANY_HEADS,
-        "tied queries and keys": TIED,
-        "relu inputs": RELU,
-        "positions": POSITIONS,
-        # Weights of any law with the declared variance have the same limit.
-        "non-Gaussian weights": STANDARD,
-        "normalised inputs": NORMALISED,
-    }
-)
+REGIMES: Mapping[str, AttentionLayer] = {
+    "standard": STANDARD,
+    "causal": CAUSAL,
+    "one position": ONE_POSITION,
+    "1/n scaling": OVER_N,
+    "low rank": LOW_RANK,
+    "linear attention": LINEAR,
+    "many heads": MANY_HEADS,
+    "tied queries and keys": TIED,
+    "relu inputs": RELU,
+    "positions": POSITIONS,
+    # Weights of any law with the declared variance have the same limit.
+    "non-Gaussian weights": STANDARD,
+    "normalised inputs": NORMALISED,
+}

@@ -82,8 +82,8 @@ class MatrixFreeMultiplier:
         self._width = width
         self._rng = rng
         # For each weight, an orthonormal basis of the vectors multiplied so far, and the products of the unscaled
-        # weight with the basis, which are standard normal, in blocks.
-        self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
+        # weight with the basis, which are standard normal.
+        self._bases: dict[Weight, tuple[FloatArray, FloatArray]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         """Return `rows` coordinates of W h."""
@@ -97,18 +97,12 @@ class MatrixFreeMultiplier:
             return image
         if not last:
             rows = weight.shape(self._width)[0]
-        basis, images = known if known is not None else (np.zeros((size, 0, columns)), [])
+        basis, images = known if known is not None else (np.zeros((size, 0, columns)), np.zeros((size, 0, rows)))
         basis, coefficients = extend_basis(basis, vectors)
-        images = [*images, self._rng.standard_normal((size, count, rows))]
+        images = np.concatenate([images[..., :rows], self._rng.standard_normal((size, count, rows))], axis=1)
         if not last:
             self._bases[weight] = (basis, images)
-        coefficients *= scale
-        ends = np.cumsum([block.shape[1] for block in images])
-        parts = (
-            coefficients[..., end - block.shape[1] : end] @ block[..., :rows]
-            for end, block in zip(ends, images, strict=True)
-        )
-        return sum(parts, start=next(parts))
+        return np.asarray((scale * coefficients) @ images)
 
 
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -37,7 +37,7 @@ def test_rounding_moves_no_functional(layer: ac.AttentionLayer) -> None:
     assert len(examined) >= 10
     for functional in examined:
         family = TwoSample(unit=functional.unit)
-        moved = family.test(functional.compute(layer, ours), functional.compute(layer, exact)).effect
+        moved = family.test(functional.compute(ours), functional.compute(exact)).effect
         assert moved < 0.006, functional.name
 
 

@@ -17,8 +17,7 @@ from attncheck.checks.declared import AlternativeOf, Rejected, of_law
 from attncheck.checks.functionals import FunctionalOf, added, log, log_energy
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO, ReferenceOf
-from attncheck.layers.draws import ProgramDraws
-from attncheck.layers.program import Node, Output, Program, ProgramCase, Score
+from attncheck.layers.program import Output, Program, ProgramCase
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_MATRIX, SOME_SCORE, OfProgram
 from attncheck.methods import simulate_chunks
@@ -47,13 +46,13 @@ def no_limit(setting: ProgramSetting) -> str:
     return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"
 
 
-_FUNCTIONALS: list[FunctionalOf[Program, ProgramDraws]] = []
+_FUNCTIONALS: list[FunctionalOf[Program, ProgramSample]] = []
 _functional = functools.partial(added, _FUNCTIONALS, needs=frozenset({"outputs", "scores"}))
 
 
 @_functional("the size of all results", rejects=Rejected.of("always_tanh", "first_term"), unit=1.0)
-def _output_size(program: Program, draws: ProgramDraws) -> FloatArray:
-    return log_energy(draws.outputs)
+def _output_size(sample: ProgramSample) -> FloatArray:
+    return log_energy(sample.outputs)
 
 
 @_functional(
@@ -62,8 +61,8 @@ def _output_size(program: Program, draws: ProgramDraws) -> FloatArray:
     requires=SOME_SCORE,
     unit=1.0,
 )
-def _score_size(program: Program, draws: ProgramDraws) -> FloatArray:
-    return log_energy(draws.scores)
+def _score_size(sample: ProgramSample) -> FloatArray:
+    return log_energy(sample.need("scores"))
 
 
 @_functional(
@@ -71,8 +70,8 @@ def _score_size(program: Program, draws: ProgramDraws) -> FloatArray:
     rejects=Rejected.of("tied_matrices", "scores_over_n"),
     requires=SEVERAL_SCORES,
 )
-def _two_scores(program: Program, draws: ProgramDraws) -> FloatArray:
-    return draws.scores[:, 0] * draws.scores[:, -1]
+def _two_scores(sample: ProgramSample) -> FloatArray:
+    return sample.need("scores")[:, 0] * sample.need("scores")[:, -1]
 
 
 @_functional(
@@ -81,13 +80,13 @@ def _two_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     requires=SEVERAL_SCORES,
     unit=1.0,
 )
-def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
+def _closest_scores(sample: ProgramSample) -> FloatArray:
     """Return log(d/m), with d the smallest difference of two scores and m the largest absolute score.
 
     Ratios below `_ONE_NUMBER` are replaced by it, so that equal scores give a finite value.
     """
-    least = np.diff(np.sort(draws.scores, axis=1), axis=1).min(axis=1)
-    largest = np.maximum(np.abs(draws.scores).max(axis=1), 1e-300)
+    least = np.diff(np.sort(sample.need("scores"), axis=1), axis=1).min(axis=1)
+    largest = np.maximum(np.abs(sample.need("scores")).max(axis=1), 1e-300)
     return log(np.maximum(least / largest, _ONE_NUMBER))
 
 
@@ -96,18 +95,18 @@ def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     rejects=Rejected.of("tied_matrices", "first_term"),
     requires=OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
 )
-def _two_results(program: Program, draws: ProgramDraws) -> FloatArray:
-    return draws.outputs[:, 0, 0] * draws.outputs[:, -1, 0]
+def _two_results(sample: ProgramSample) -> FloatArray:
+    return sample.outputs[:, 0, 0] * sample.outputs[:, -1, 0]
 
 
 @_functional("the last result", rejects=Rejected.of("biased_matmuls"))
-def _last_result(program: Program, draws: ProgramDraws) -> FloatArray:
-    return draws.outputs[:, -1, 0]
+def _last_result(sample: ProgramSample) -> FloatArray:
+    return sample.outputs[:, -1, 0]
 
 
 @_functional("the product of two neurons of a result", rejects=Rejected.of("equal_rows"), neurons=2)
-def _two_neurons(program: Program, draws: ProgramDraws) -> FloatArray:
-    return draws.outputs[:, 0, 0] * draws.outputs[:, 0, 1]
+def _two_neurons(sample: ProgramSample) -> FloatArray:
+    return sample.outputs[:, 0, 0] * sample.outputs[:, 0, 1]
 
 
 @_functional(
@@ -116,9 +115,9 @@ def _two_neurons(program: Program, draws: ProgramDraws) -> FloatArray:
     requires=SOME_SCORE,
     unit=1.0,
 )
-def _output_and_score(program: Program, draws: ProgramDraws) -> FloatArray:
+def _output_and_score(sample: ProgramSample) -> FloatArray:
     """Return log y² · log p² for the last result y and the first score p; this is larger if y and p are dependent."""
-    return log(draws.outputs[:, -1, 0] ** 2) * log(draws.scores[:, 0] ** 2)
+    return log(sample.outputs[:, -1, 0] ** 2) * log(sample.need("scores")[:, 0] ** 2)
 
 
 @_functional(
@@ -127,13 +126,12 @@ def _output_and_score(program: Program, draws: ProgramDraws) -> FloatArray:
     requires=SOME_SCORE,
     unit=1.0,
 )
-def _output_and_sign(program: Program, draws: ProgramDraws) -> FloatArray:
+def _output_and_sign(sample: ProgramSample) -> FloatArray:
     """Return log y² of the last result, with the sign of the first score that enters it."""
-    last = results_of(program)[-1]
+    last = results_of(sample.case.program)[-1]
     entering = last.scores if isinstance(last, Output) else ()
-    scores: list[Node] = [node for node in program.lines() if isinstance(node, Score)]
-    first = scores.index(entering[0]) if entering else 0
-    return np.asarray(log(draws.outputs[:, -1, 0] ** 2) * np.sign(draws.scores[:, first]))
+    first = sample.case.scores.index(entering[0]) if entering else 0
+    return np.asarray(log(sample.outputs[:, -1, 0] ** 2) * np.sign(sample.need("scores")[:, first]))
 
 
 #: Functionals of programs.
@@ -149,7 +147,8 @@ class ProgramReference(ReferenceOf[ProgramCase]):
         program, size, coordinates = self.case.program, RATIO * self.size, self.coordinates
         at = program.at(self.case.width)
         drawn = simulate_chunks(at, size, self.size, self.seed, method="matrix-free", coordinates=coordinates)
-        return self.values_of(PROGRAM_FUNCTIONALS, program, coordinates, drawn)
+        samples = (ProgramSample(self.case, (draws,)) for draws in drawn)
+        return self.values_of(PROGRAM_FUNCTIONALS, program, coordinates, samples)
 
 
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
@@ -159,7 +158,6 @@ CHECKS = (
     *(
         compared(
             functional,
-            lambda sample: (sample.case.program, sample.draws[0]),
             name=f"corollary2.{functional.name}",
             claim="corollary2",
             null=f"{functional.text} has the law given by the matrix-free method at the same width",

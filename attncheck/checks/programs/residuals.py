@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck.checks.whitening import Residual, precision, spectrum
+from attncheck.checks.whitening import Residual, precision, spectrum, triangular
 from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase, Score, Weight
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import defined_by
@@ -53,18 +53,8 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
     (draws, vectors, vectors), and `vectors`, (draws, vectors, neurons), hold all vectors of the program. Uses of the
     matrix without a new direction are dropped.
     """
-    known, unit_images = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
-    values, retained = np.zeros_like(unit_images), np.zeros(unit_images.shape, dtype=bool)
-    factor = np.zeros_like(known)
-    lost = precision(gram) ** _LOST
-    for j in range(len(images.inputs)):
-        column = known[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
-        new = column[:, 0] > lost * known[:, j, j]
-        pivot = np.sqrt(np.where(new, column[:, 0], 1.0))[:, None]
-        factor[:, j:, j] = np.where(new[:, None], column / pivot, 0.0)
-        rest = unit_images[:, j] - (factor[:, j, None, :j] @ values[:, :j])[:, 0]
-        values[:, j], retained[:, j] = np.where(new[:, None], rest / pivot, 0.0), np.asarray(new)[:, None]
-    return Residual(values, retained)
+    whitener = triangular(gram[:, images.inputs][:, :, images.inputs], precision(gram), _LOST)
+    return whitener.whiten(vectors[:, images.images] / images.weight.std)
 
 
 def image_coefficients(images: Images, gram: FloatArray) -> Residual:
