@@ -262,35 +262,20 @@ def recognised(
     If the names of the arguments of `make` reveal the framework, no module is made, and None is returned in its place.
     `field` and `remedy` are used in error messages. Frameworks other than the `known` ones are refused.
     """
-    example, framework = None, framework_by_arguments(make)
+    example, framework = None, next((name for key, name in _ARGUMENTS.items() if key in parameters_of(make)), "")
     if not framework:
         with generator_restored():
             example = in_words(field, make, *arguments)
         framework = framework_of(example)
-    return adapter_class(framework, field, framework if example is None else example, remedy, known), example
-
-
-def adapter_class(
-    framework: str, field: str, example: Any, remedy: str, known: Collection[str] = ADAPTERS
-) -> type[FrameworkAdapter]:
-    """Return the adapter class of a framework; refuse one that is not `known`, or not installed.
-
-    Error messages contain the name of the user's argument (`field`), what it returned (`example`), and the `remedy`.
-    """
     if framework not in known:
         names = dict.fromkeys(name.partition(".")[0] for name in ADAPTERS if name in known)
-        refuse(field, example, f"is not a module of {', '.join(names)}", remedy)
+        refuse(field, framework if example is None else example, f"is not a module of {', '.join(names)}", remedy)
     try:
         kind: type[FrameworkAdapter] = find(ADAPTERS[framework])
     except ImportError as error:
         extra = framework.partition(".")[0]
         refuse(field, extra, f"cannot be used: {error}", f"pip install 'attncheck[{extra}]'")
-    return kind
-
-
-def framework_by_arguments(make: Callable[..., Any]) -> str:
-    """Return the framework that the names of a function's arguments reveal, or an empty string."""
-    return next((name for argument, name in _ARGUMENTS.items() if argument in parameters_of(make)), "")
+    return kind, example
 
 
 def framework_of(module: Any) -> str:

@@ -285,61 +285,47 @@ def _copied(adapter: Adapter, state: Any) -> Arrays:
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
     """Return the standard deviation with which to redraw each array, by array name.
 
-    `stds` has the standard deviation of an entry for each role. Arrays of biases get 0, and arrays that are not in the
-    result keep their values. Each array is doubled in turn; the matrices and biases that change show its roles.
+    `stds` has the standard deviation of an entry for each role whose matrix is known. Arrays of biases get 0, and
+    arrays that are not in the result keep their values. Each array is multiplied by -2 in turn; what changes with it
+    shows its roles.
     """
-    adapter = view.adapter
-    arrays = _copied(adapter, state)
-    matrices, biases = view.matrices(state), view.biases(state)
+    adapter, arrays, missing = view.adapter, _copied(view.adapter, state), dict(view.unread)
+    matrices, biases, hidden = view.matrices(state), view.biases(state), _hidden(view, state)
     array_stds: dict[str, float] = {}
     for name, array in arrays.items():
-        if not array.any():
-            continue
-        doubled = adapter.filled(state, {**arrays, name: 2.0 * array})
-        changed = _changed(matrices, view.matrices(doubled), adapter.precision)
-        roles = [role for role in stds if role in changed and array.ndim > 1]
+        other = adapter.filled(state, {**arrays, name: -2.0 * array})
+        changed = _changed(matrices, view.matrices(other), adapter.precision) if array.ndim > 1 else []
+        roles = [role for role in stds if role in changed]
         scales = {stds[role] for role in roles}
         if len(scales) > 1:
             names = ", ".join(SYMBOLS[role] for role in roles)
-            refuse(
-                name, sorted(scales), f"are different scales for {names}, which share one array", "pass weights='own'"
-            )
+            problem = f"are different scales for {names}, which share one array"
+            refuse(name, sorted(scales), problem, "pass weights='own'")
         if scales:
             _refuse_gains(name, array, {role: matrices[role] for role in roles})
             array_stds[name] = scales.pop()
-        elif _changed(biases, view.biases(doubled), adapter.precision):
+        elif _changed(biases, view.biases(other), adapter.precision):
             array_stds[name] = 0.0
-    adapter.filled(state, arrays)
-    return array_stds | (_of_parts(view, state, arrays, array_stds) if view.unread else {})
-
-
-def _of_parts(view: AttentionView, state: Any, arrays: Arrays, known: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviation with which to redraw each array of an optional part, by array name.
-
-    Each array is reversed in turn; the inputs or weights of attention that change show its roles. Standard deviations
-    in `known` take precedence.
-    """
-    see, adapter = view.reader.see, view.adapter
-    # The second sequence is zero, so its attention weights show only what is added to scores.
-    x = np.zeros((2, view.lengths(4)[0], view.reader.width))
-    x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
-    before, missing = see(state, x), dict(view.unread)
-    array_stds: dict[str, float] = {}
-    for name, array in arrays.items():
-        if array.ndim < 2:
-            continue
-        after = see(adapter.filled(state, {**arrays, name: array[::-1].copy()}), x)
-        for role, std in view.unread.items():
-            only = slice(1, None) if role == "weights" else slice(None)
-            if not agree(before[role][only], after[role][only], adapter.precision):
-                missing.pop(role, None)
-                array_stds[name] = known.get(name, std)
+        for role in _changed(hidden, _hidden(view, other), adapter.precision) if array.ndim > 1 else ():
+            array_stds.setdefault(name, view.unread[role])
+            missing.pop(role, None)
     adapter.filled(state, arrays)
     if missing:
         symbols = listed(SYMBOLS.get(role, "the biases of the scores") for role in missing)
         problem = f"needs {symbols}, which no matrix or table of this module determines"
         refuse("subject", type(state).__name__, problem, "check a simulator of `layer` instead")
     return array_stds
+
+
+def _hidden(view: AttentionView, state: Any) -> dict[str, FloatArray]:
+    """Return, by role, the inputs or weights of attention that matrices hidden by optional parts determine."""
+    if not view.unread:
+        return {}
+    # The second sequence is zero, so its attention weights show only what is added to scores.
+    x = np.zeros((2, view.lengths(4)[0], view.reader.width))
+    x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
+    call = view.reader.see(state, x)
+    return {role: call[role][1:] if role == "weights" else call[role] for role in view.unread}
 
 
 def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], precision: float) -> list[str]:

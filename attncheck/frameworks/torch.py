@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.names import grouped
 from attncheck.frameworks.adapter import Arrays, roundoff
 from attncheck.frameworks.framework import FrameworkAdapter, Parameter
-from attncheck.frameworks.torch_trace import array_of, traced
+from attncheck.frameworks.torch_trace import array_of, tensors_of, traced
 from attncheck.frameworks.trace import Trace, first_array
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
@@ -61,8 +60,6 @@ class Torch(FrameworkAdapter):
             torch.manual_seed(seed)
             module = self.new_module()
             module = getattr(module, "_orig_mod", module)  # undoes torch.compile
-            if not isinstance(module, torch.nn.Module):
-                return module
             self._refuse_without_numbers(module)
             if any(isinstance(p, torch.nn.parameter.UninitializedParameter) for p in module.parameters()):
                 with torch.no_grad():
@@ -156,8 +153,6 @@ class Torch(FrameworkAdapter):
 
     def evaluated(self, module: Any, single: bool = False) -> Any:
         """Return a module in evaluation mode; `single` replaces half precision by single precision."""
-        if not isinstance(module, torch.nn.Module):  # of another framework
-            return module
         module = module.float() if single and _address_of(module)[0] in _HALF else module
         return module.eval()
 
@@ -177,7 +172,7 @@ class Torch(FrameworkAdapter):
         """Return the names of parameters without a gradient, or None if there is no backward pass."""
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         with torch.enable_grad(), torch.random.fork_rng():
-            tensors = [y for y in tree_leaves(outputs()) if isinstance(y, torch.Tensor) and y.requires_grad]
+            tensors = [y for y in tensors_of(outputs()) if y.requires_grad]
             if not tensors:
                 return None
             total = sum(y.float().sum() for y in tensors)

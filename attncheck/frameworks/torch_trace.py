@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncheck._lib.arrays import FloatArray
-from attncheck.frameworks.trace import AttentionCore, Trace
+from attncheck.frameworks.trace import AttentionCore, Trace, leaves_of
 
 #: PyTorch's own attention, kept while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -91,7 +91,7 @@ class CoreMode(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         if self._paused:  # operations inside PyTorch's own attention are not followed
             return result
-        addresses = [_address(tensor) for tensor in _tensors((*args, *(kwargs or {}).values()))]
+        addresses = [_address(tensor) for tensor in tensors_of((args, kwargs), real=False)]
         followed = [self._from[address] for address in addresses if address in self._from]
         origin = next((leaf for leaf in followed if leaf is not None), None)
         if origin is not None and function not in _PRODUCTS:
@@ -100,7 +100,7 @@ class CoreMode(TorchDispatchMode):
         elif function in _PRODUCTS and followed:
             first, second = args[_PRODUCTS[function] :][:2]
             result, origin = self._multiplied(first, second, result)
-        for tensor in _tensors((result,)):
+        for tensor in tensors_of(result, real=False):
             if followed:
                 self._from[_address(tensor)] = origin
             else:
@@ -169,13 +169,10 @@ def _fits(scored: Product, weights: Any) -> bool:
     return weights.shape[-2:] in shapes and weights.numel() == number
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the tensors in values and in nested lists or tuples of values, faster than torch's `tree_leaves`."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+def tensors_of(value: Any, real: bool = True) -> list[Any]:
+    """Return the tensors in nested containers, or only those of real numbers."""
+    tensors = (leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor))
+    return [tensor for tensor in tensors if tensor.is_floating_point() or not real]
 
 
 def _address(tensor: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from attncheck.frameworks.forward import (
 from attncheck.frameworks.notes import NOTE, WRONG, Note, asks, wrong
 from attncheck.layers.parts.position_bias import alibi_slopes
 
-_Fit = TypeVar("_Fit")
 # If hidden scores are below this value, their weights are smaller than rounding errors in single precision.
 _FAINT = -16.0
 # Relative tolerance within which a bias of scores is a function of the distance, and smallest bias that is not
@@ -194,43 +192,20 @@ def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
     """
     support = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
     behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
-    slopes = [_slope_of(head, np.abs(behind), use) for head, use in zip(bias, support, strict=True)]
-    tables = [_table_of(head, behind, use) for head, use in zip(bias, support, strict=True)]
+    slopes, tables = list[float](), list[FloatArray]()
+    for head, use in zip(bias, support, strict=True):
+        rows, columns = np.nonzero(use)
+        steps, index = np.unique(behind[rows, columns], return_inverse=True)
+        design = np.hstack([np.eye(len(steps))[index], np.eye(len(head))[rows]])
+        table = np.linalg.lstsq(design, head[use], rcond=None)[0]
+        b, d = (_less_mean(a, use) for a in (head, np.abs(behind)))
+        slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
+        small = _FITTED * max(float(np.abs(b).max()), _NO_BIAS)
+        slopes += [slope] if np.abs(b - slope * d).max() <= small else []
+        tables += [table[: len(steps)]] if np.abs(head[use] - design @ table).max() <= small else []
     distances = len(np.unique(np.abs(behind)[support.any(axis=0)]))
-    return _all_of(slopes), _all_of(tables), distances
-
-
-def _all_of(fits: list[_Fit | None]) -> list[_Fit]:
-    """Return the fits of all heads; an empty list if one head has none."""
-    known = [fit for fit in fits if fit is not None]
-    return known if len(known) == len(fits) else []
-
-
-def _slope_of(bias: FloatArray, distance: FloatArray, use: BoolArray) -> float | None:
-    """Return the slope if a bias, up to a constant per row, is linear in the distance; else None.
-
-    `use` marks the entries to fit.
-    """
-    b, d = (_less_mean(a, use) for a in (bias, distance))
-    slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
-    return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
-
-
-def _table_of(bias: FloatArray, behind: FloatArray, use: BoolArray) -> FloatArray | None:
-    """Return the values of a bias by i - j if it depends on i - j only, up to a constant per row; else None.
-
-    `behind` has the numbers i - j, and `use` marks the entries to fit.
-    """
-    length = len(bias)
-    rows, columns = np.nonzero(use)
-    design = np.zeros((len(rows), 3 * length))
-    design[np.arange(len(rows)), behind[rows, columns].astype(int) + length - 1] = 1.0
-    design[np.arange(len(rows)), 2 * length + rows] = 1.0
-    entries = bias[rows, columns]
-    fitted = np.linalg.lstsq(design, entries, rcond=None)[0]
-    residual = np.abs(entries - design @ fitted).max()
-    occurs = np.unique(behind[rows, columns].astype(int)) + length - 1
-    return fitted[occurs] if residual <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS) else None
+    heads = len(bias)
+    return slopes if len(slopes) == heads else [], tables if len(tables) == heads else [], distances
 
 
 def _less_mean(a: FloatArray, use: BoolArray) -> FloatArray:

@@ -44,15 +44,14 @@ def widths(
 
     Parameters
     ----------
-    build : callable, AttentionLayer, AttentionStack or Program
+    build : callable
         ``build(width)`` returns a new module of torch, flax.linen or keras; ``build(width, rngs)`` one of
         flax.nnx; ``build(width, rng)`` an object with a method ``taps()`` that returns arrays by name, and
-        ``step()`` to measure changes. Layers, stacks and programs of attncheck are sampled at all widths.
+        ``step()`` to measure changes.
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
-        "standard" (the default), "mup", or a table of predictions by name, pattern or kind of tap. Layers of
-        attncheck are by default compared with their exact law at each width, stacks and programs with their limit.
+        "standard" (the default), "mup", or a table of predictions by name, pattern or kind of tap.
     optimizer : callable, optional
         ``optimizer(module)`` returns an optimiser; for flax, ``optimizer(parameters)`` an optax transformation.
     loss : callable, optional

@@ -35,7 +35,7 @@ def position_covariance(layer: AttentionLayer) -> FloatArray:
 
     Examples
     --------
-    >>> position_covariance(InputLaw(seq_len=2, position_std=2.0)).round(3)
+    >>> position_covariance(AttentionLayer(width=8, seq_len=2, position_std=2.0)).round(3)
     array([[4.   , 2.426],
            [2.426, 4.   ]])
     """
@@ -94,13 +94,13 @@ def input_kernel(layer: AttentionLayer) -> Kernel:
 
     Examples
     --------
-    >>> input_kernel(InputLaw(seq_len=2)).matrix
+    >>> input_kernel(AttentionLayer(width=8, seq_len=2)).matrix
     array([[1., 0.],
            [0., 1.]])
-    >>> input_kernel(InputLaw(seq_len=2, activation="relu")).matrix.round(6)
+    >>> input_kernel(AttentionLayer(width=8, seq_len=2, activation="relu")).matrix.round(6)
     array([[0.5     , 0.159155],
            [0.159155, 0.5     ]])
-    >>> rms = InputLaw(seq_len=2, activation="relu", norm="rms")
+    >>> rms = AttentionLayer(width=8, seq_len=2, activation="relu", norm="rms")
     >>> input_kernel(rms).matrix.round(6)  # by layer norm it is diagonal
     array([[1.     , 0.31831],
            [0.31831, 1.     ]])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -21,8 +20,6 @@ from attncheck.frameworks.framework import (
     Arguments,
     FrameworkAdapter,
     Parameter,
-    adapter_class,
-    framework_by_arguments,
     framework_of,
     parameters_of,
     recognised,
@@ -210,18 +207,8 @@ def first_model(
         refuse("call", call, "is not a function", "pass call=lambda model, ...: ..., or omit it")
     if not callable(make) or framework_of(make):
         refuse("make", type(make).__name__, "is not a function", "pass lambda: ..., which returns a new model")
-    checked = _checked(inputs)
-    remedy = "return one, or pass width= to inspect a layer"
-    # A PyTorch model is recognised only once made, so PyTorch is tried first, to avoid making a model twice.
-    if "torch" in sys.modules and not framework_by_arguments(make):
-        factory = ModelFactory(adapter_class("torch", "make", make, remedy), make, checked, call)
-        example = factory.fresh(seed)
-        if framework_of(example) == "torch":
-            return factory, example
-        kind = adapter_class(framework_of(example), "make", example, remedy, MODELS)
-    else:
-        kind, _ = recognised(make, "make", remedy, MODELS)
-    factory = ModelFactory(kind, make, checked, call)
+    kind = recognised(make, "make", "return one, or pass width= to inspect a layer", MODELS)[0]
+    factory = ModelFactory(kind, make, _checked(inputs), call)
     return factory, factory.fresh(seed)
 
 

@@ -110,21 +110,20 @@ class _Sample:
         tap_series = [_series(name, *taps) for name, taps in distinct.items()]
         self.measured = [dataclasses.replace(one, steps=step) for step in range(steps + 1) for one in tap_series]
 
-    def logs(self, look: int, factor: int) -> list[FloatArray]:
+    def logs(self, look: int) -> list[FloatArray]:
         """Draw models for a look, and return the log sizes of all measurements; -∞ stands for a size of zero.
 
-        The list has one array (seeds, measurements) per width. `factor` multiplies the numbers of seeds.
+        The list has one array (seeds, measurements) per width.
         """
         from attncheck._lib.progress import counted_off
 
         start = time.perf_counter()
-        counts = [factor * count for count in self.seeds]
-        cells = [(width, k) for width, count in zip(self.widths, counts, strict=True) for k in range(count)]
+        cells = [(width, k) for width, count in zip(self.widths, self.seeds, strict=True) for k in range(count)]
         sizes = [self._sizes(width, index, look) for width, index in counted_off(cells, f"models, look {look}")]
         with np.errstate(divide="ignore"):
             logs = np.log(np.array(sizes))
         self.seconds = max(self.seconds, time.perf_counter() - start)
-        return np.split(logs, np.cumsum(counts)[:-1])
+        return np.split(logs, np.cumsum(self.seeds)[:-1])
 
     def weights(self) -> list[Mapping[str, FloatArray]]:
         """Return parameters by name, for a model of the first width and for one of the last width."""
@@ -169,7 +168,7 @@ class _Looks:
 
     def outcomes(self, look: int, factor: int, names: Iterable[str]) -> Mapping[str, Outcome]:
         """Draw a look and return the outcomes of the named measurements."""
-        estimates = self._estimates(self._sample.logs(look, factor))
+        estimates = self._estimates(self._sample.logs(look))
         self._last |= estimates if look == 1 else {name: estimates[name] for name in names}
         # Looks need only p-values, so the effects are set to 0; the rows of the result contain the estimates.
         return {name: Outcome(estimates[name].p_value, 0.0, 0.0, 0.0, 0.0, 0) for name in names}
@@ -191,7 +190,7 @@ class _Looks:
         above = np.where(self._mixed, both, power.p_values(high=self._high))
         p_values = np.minimum(np.minimum(power.p_values(low=self._low), above), 1.0)
         half = power.half_widths(level)
-        numbers = [power.values, power.values - half, power.values + half, power.spreads, power.errors, power.freedom]
+        numbers = [power.values, power.values - half, power.values + half, power.errors, power.freedom]
         numbers += [share.values, share.values + share.half_widths(level)]
         columns = np.where(zeros > 0.0, np.nan, numbers).T
         sizes = np.where(zeros > 0.0, means([np.exp(array) for array in logs]), np.exp(means(drawn))).T
@@ -206,10 +205,7 @@ class _Looks:
         estimate, prediction = self._last[series.key], self._predicted[series]
         verdict = self._verdict(series, trail)
         return WidthsRow(
-            name=series.name,
-            what=series.what,
-            kind=series.kind,
-            steps=series.steps,
+            **vars(series),
             predicted="" if prediction is None else str(prediction),
             low_predicted=None if prediction is None else _known(prediction.low),
             high_predicted=None if prediction is None else prediction.high,
@@ -217,7 +213,6 @@ class _Looks:
             low=_known(estimate.low),
             high=_known(estimate.high),
             share=_known(estimate.share) if prediction is not None and prediction.mixed else None,
-            spread=_known(estimate.spread),
             sizes=estimate.sizes,
             verdict=verdict,
             p_values=() if trail is None else trail.p_values,
@@ -259,7 +254,6 @@ class _Estimate:
     value: float
     low: float
     high: float
-    spread: float
     error: float
     freedom: float
     share: float

@@ -48,14 +48,7 @@ class Estimates:
         return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))
 
 
-@dataclasses.dataclass(frozen=True)
-class Exponents(Estimates):
-    """Exponents of all taps, and the spreads of log sizes over seeds."""
-
-    spreads: FloatArray
-
-
-def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Exponents:
+def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) -> Estimates:
     """Return the exponents with which sizes grow with the width, from independent log sizes, (seeds, taps) per width.
 
     Raises
@@ -73,8 +66,7 @@ def exponents(logs: FloatArray | Sequence[FloatArray], widths: Sequence[int]) ->
     True
     """
     weights = slope_weights(widths)[:, None]
-    spreads = np.sqrt((weights**2 * _variances(logs)).sum(axis=0)) / np.linalg.norm(weights)
-    return Exponents(np.sum(weights * means(logs), axis=0), *errors_of(logs, weights), spreads)
+    return Estimates(np.sum(weights * means(logs), axis=0), *errors_of(logs, weights))
 
 
 def means(logs: FloatArray | Sequence[FloatArray]) -> FloatArray:

@@ -13,12 +13,13 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.names import grouped, pattern_of
 from attncheck._lib.text import aligned, counted, first_few, listed
 from attncheck.evidence.verdicts import Verdict
+from attncheck.scaling.predictions import TapSeries
 
 _MOMENTS = ("at initialisation", "change after 1 step")
 
 
-@dataclasses.dataclass(frozen=True)
-class WidthsRow:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WidthsRow(TapSeries):
     """Result of one measurement.
 
     Attributes
@@ -54,10 +55,6 @@ class WidthsRow:
     notes : tuple of str
     """
 
-    name: str
-    what: str
-    kind: str
-    steps: int
     predicted: str
     low_predicted: float | None
     high_predicted: float | None
@@ -65,7 +62,6 @@ class WidthsRow:
     low: float | None
     high: float | None
     share: float | None
-    spread: float | None
     sizes: tuple[float, ...]
     verdict: Verdict
     p_values: tuple[float, ...]

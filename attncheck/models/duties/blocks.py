@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.notes import Note, asks
+from attncheck.frameworks.torch_trace import tensors_of
 from attncheck.frameworks.trace import CoreTrace, Trace
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, restored, same
@@ -163,8 +163,7 @@ def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any
 
 def _hidden(values: Any) -> Any:
     """Return a copy of the first real tensor with three axes in nested containers, or None."""
-    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
-    return next((tensor.clone() for tensor in tensors if tensor.ndim == 3), None)
+    return next((tensor.clone() for tensor in tensors_of(values) if tensor.ndim == 3), None)
 
 
 def _described(x: Any, y: Any) -> str:

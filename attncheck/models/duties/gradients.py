@@ -11,6 +11,7 @@ import torch
 from attncheck._lib.names import names_of
 from attncheck._lib.text import counted
 from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.frameworks.torch_trace import tensors_of
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, restored
 
@@ -38,7 +39,7 @@ def registration(probe: TorchModel) -> Iterator[Note]:
 
 def _leaves(probe: TorchModel) -> dict[int, Any]:
     """Return the tensors at which the autograd graph of the outputs begins, by their ids."""
-    pending, visited, leaves = [output.grad_fn for output in probe.reals()], set[Any](), dict[int, Any]()
+    pending, visited, leaves = [output.grad_fn for output in tensors_of(probe.outputs())], set[Any](), dict[int, Any]()
     while pending:
         node = pending.pop()
         if node is None or node in visited:
@@ -83,7 +84,7 @@ def _pads(probe: TorchModel, name: str) -> bool:
 
 def _gradients(probe: TorchModel, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the gradients of a random combination of all outputs, for the parameters on which it depends."""
-    outputs = [output for output in probe.reals() if output.requires_grad]
+    outputs = [output for output in tensors_of(probe.outputs()) if output.requires_grad]
     if not outputs or not parameters:
         raise NotExaminedError("the outputs have no gradient")
     total = torch.stack([(output * noise(output)).sum().float() for output in outputs]).sum()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from attncheck.frameworks.trace import ScoresTrace, Trace
 from attncheck.models.duties.duty import NotExaminedError
@@ -90,11 +89,6 @@ class TorchModel:
         with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
             self.outputs()
         return trace
-
-    def reals(self) -> list[Any]:
-        """Return all outputs that are tensors of real numbers."""
-        leaves = tree_leaves(self.outputs())
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
 
     def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return the first output that is a tensor of real numbers."""
