@@ -90,6 +90,12 @@ def _one_output_matrix(layer: AttentionLayer, mixed: FloatArray, coordinates: in
     return project_out(of_head(layer, 0), total, coordinates, rng) * layer.head_factor
 
 
+@declared(MISTAKES, "each position has its own W_O", SEVERAL_POSITIONS, step="finish")
+def _output_matrix_by_position(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
+    parts = [project_out(layer, mixed[:, :, i : i + 1], coordinates, rng) for i in range(layer.seq_len)]
+    return np.concatenate(parts, axis=1)
+
+
 @declared(MISTAKES, "heads are split by a view without a transpose: positions and heads are mixed", _MIXED, "arrange")
 def _split_by_view(layer: AttentionLayer, projections: Projections) -> Projections:
     def viewed(vectors: FloatArray) -> FloatArray:
@@ -150,6 +156,11 @@ def _inputs_of_constant_length(layer: AttentionLayer, inputs: FloatArray, rng: R
     normals, _ = draw_hidden(layer, len(inputs), rng)
     hidden = layer.input_std * normals + draw_positions(layer, len(inputs), rng)
     return independent(layer, normalised(layer.norm, layer.phi(hidden)), rng)
+
+
+@declared(MISTAKES, "values pass through relu", step="arrange")
+def _activated_values(layer: AttentionLayer, vectors: Projections) -> Projections:
+    return dataclasses.replace(vectors, values=np.maximum(vectors.values, 0.0))
 
 
 @declared(MISTAKES, "queries, keys and values pass through relu", step="arrange")
@@ -297,14 +308,13 @@ def _second_softmax_over_all(layer: AttentionLayer, scores: FloatArray) -> Float
     return layer.map.weights(layer.attention_weights(scores), _all_visible(layer))
 
 
-def _neighbours(step: int) -> Fault:
-    simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(layer.attention_weights(scores), step, axis=-1))
-    return Fault(
-        f"values_{step}", "values of a neighbouring position are used, cyclically", SEVERAL_POSITIONS, simulator
-    )
+def _neighbours(what: str, axis: int, step: int) -> Fault:
+    simulator = LiteralSimulator(weigh=lambda layer, scores: np.roll(layer.attention_weights(scores), step, axis))
+    text = f"{what} of a neighbouring position are used, cyclically"
+    return Fault(f"{what}_{step}", text, SEVERAL_POSITIONS, simulator)
 
 
-MISTAKES += map(_neighbours, (1, -1))
+MISTAKES += [_neighbours(what, axis, step) for what, axis in (("values", -1), ("outputs", -2)) for step in (1, -1)]
 
 
 @declared(MISTAKES, "the scale of the scores is applied after softmax", SOFTMAX, step="weigh", score=_unscaled)

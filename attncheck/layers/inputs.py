@@ -25,6 +25,8 @@ _FARTHEST_ALONE = 2.0
 
 def check_inputs(layer: AttentionLayer) -> None:
     """Validate the fields of the law of a layer's inputs, or raise `InputError`."""
+    if callable(layer.activation):
+        refuse("activation", layer.activation, "is a function, which a layer cannot use", "write an attncheck.Program")
     validate(layer, "activation", check_choice, ACTIVATIONS)
     validate(layer, "input_std", check_std)
     remedy = f"pass a bound between {_CLIPS[0]:g} and {_CLIPS[1]:g}, e.g. clip=100.0"

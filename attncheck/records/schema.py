@@ -282,12 +282,15 @@ def sensible(path: Path, number: int, field: str) -> Iterator[None]:
 
 
 def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[bytes]:
-    """Iterate over the lines of a file; raise `InputError` if it contains more than `most` bytes."""
+    """Iterate over the lines of a file, whose ends may be those of Windows, as git writes them there.
+
+    Raises `InputError` if the file contains more than `most` bytes.
+    """
     while raw := file.readline(most + 1):
         most -= len(raw)
         if most < 0:
             raise source.error("expands to an implausible size")
-        yield raw
+        yield raw.replace(b"\r\n", b"\n")
 
 
 def _check_head(source: _Source, first: bytes) -> None:

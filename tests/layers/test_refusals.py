@@ -88,6 +88,7 @@ TIED = {"tied_query_key": True, "score_scaling": "1/n"}
 #: Fields of layers that do not fit each other, and values that say more than that they are impossible.
 LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"num_heads": 4, "num_kv_heads": 3}, "^num_kv_heads=3: .*num_heads=4; pass a divisor"),
+    ({"activation": math.tanh}, "^activation=<built-in function tanh>: is a function, .*; write an attncheck.Program"),
     ({"activation": "relu", "clip": 1.0}, r"^clip=1\.0: .*activation='relu'"),
     # Values that Python does not print.
     ({"position_std": 10**5_000}, "^position_std=<int>: is larger than any float; pass"),
