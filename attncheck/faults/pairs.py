@@ -39,6 +39,6 @@ def rejecting(fault: Fault) -> list[str]:
     Examples
     --------
     >>> rejecting(PROGRAM_FAULTS["independent_initials"])
-    ['netsor.initials']
+    ['netsor.initials', 'netsor.moments']
     """
     return [check.name for check in all_checks() if fault in paired(check)]

@@ -125,7 +125,14 @@ def test_false_alarms_are_as_rare_as_stated(kind: str) -> None:
     assert {name for name, chance in rejected.items() if chance < FALSE_ALARM / comparisons} == set()
     if kind == "programs":  # counts, largest associations, two-sample comparisons and allowances are conservative
         loose = {name for name, each in joined.items() if not each.uniform and not name.startswith("corollary2.")}
-        assert loose == {"netsor.functions", "netsor.copies", "netsor.sharing", "netsor.inputs"}
+        assert loose == {
+            "netsor.functions",
+            "netsor.moments",
+            "netsor.products",
+            "netsor.copies",
+            "netsor.sharing",
+            "netsor.inputs",
+        }
 
 
 def test_a_wrong_null_of_programs_is_noticed() -> None:
@@ -185,5 +192,5 @@ def test_what_rounding_leaves_of_nearly_dependent_vectors_is_no_violation(small:
     exact = [check for check in checks if check.property_name in ("netsor", "program_scores")]
     planned = Plan(setting, 4_000, 5e-4, 0.9, dict.fromkeys(exact, 4_000), {})
     outcomes = observe(planned, exact, 1, subject, np.random.default_rng(1), np.random.SeedSequence(2))
-    assert len(outcomes) == 13
+    assert len(outcomes) == 15
     assert {name: each.p_value for name, each in outcomes.items() if each.p_value < FALSE_ALARM / 100} == {}

@@ -114,7 +114,10 @@ FIRST = [
     mistake("inputs_of_constant_length", "outputs"),
     mistake("residual", "outputs"),
     mistake("one_score_matrix", "scores"),
-    mistake("first_weights", "scores"),
+    *(
+        mistake(name, "scores")
+        for name in ("first_weights", "outputs_1", "activated_values", "output_matrix_by_position")
+    ),
     mistake("returned_transposed", "grams"),
     mistake("outputs_of_other_draws", "scores"),
     mistake("unnormalised_softmax", "scores"),

@@ -18,12 +18,18 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.comparison import between_calls
 from attncheck.checks.declared import Rejected, of_law
 from attncheck.checks.programs.functionals import CALLS, ONE_WIDTH, ProgramAlternative, ProgramCheck, ProgramReference
-from attncheck.checks.programs.residuals import Images, image_coefficients, images_of, sequential_lengths
+from attncheck.checks.programs.residuals import (
+    Images,
+    image_coefficients,
+    images_of,
+    initial_residual,
+    sequential_lengths,
+)
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Count, Scale, Uniform
 from attncheck.evidence.groups import LargestAssociation
-from attncheck.layers.program import MatMul, Node, Nonlin, Output, ProgramCase, Score
+from attncheck.layers.program import MatMul, Node, Nonlin, Output, Program, ProgramCase, Score
 from attncheck.layers.program import requirements as need
 from attncheck.layers.program.extent import vectors_of
 
@@ -120,6 +126,33 @@ def _with_other_lengths(sample: ProgramSample) -> tuple[FloatArray, FloatArray]:
         noise[:, k] = np.where(known, special.ndtri(chances), 0.0)
         weights[:, k] = np.where(known, weight - weight.mean(), 0.0)
     return noise, weights
+
+
+def _moments(residual: Residual) -> tuple[FloatArray, FloatArray]:
+    """Return each vector of normals with the number 1, and with each earlier vector, both as (draws · neurons, pairs).
+
+    Under the null, the first array holds N(0, 1) numbers that are independent of the second one.
+    """
+    vectors = residual.values.shape[1]
+    normals = np.insert(residual.values, 0, 1.0, axis=1).swapaxes(1, 2).reshape(-1, 1 + vectors)
+    kept = residual.kept.swapaxes(1, 2).reshape(-1, vectors)
+    earlier, later = np.triu_indices(1 + vectors, 1)
+    return normals[:, later], normals[:, earlier] * kept[:, later - 1]
+
+
+def _products(sample: ProgramSample) -> Residual:
+    """Return products of matrices with new directions, (draws, uses of matrices, neurons), in the program's order."""
+    order = np.argsort([image for uses in sample.images for image in uses.images])
+    return Residual(sample.matmuls.values[:, order], sample.matmuls.kept[:, order])
+
+
+def _pairs_of(vectors: int) -> int:
+    """Return the number of pairs of vectors of normals, and of such a vector and the number 1."""
+    return vectors * (vectors + 1) // 2
+
+
+def _directions(program: Program) -> int:
+    return int(initial_residual(program, np.zeros((1, len(vectors_of(program)), 1))).values.shape[1])
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
@@ -232,6 +265,20 @@ CHECKS = (
         requires=need.RANDOM_START,
     ),
     _check(
+        name="netsor.moments",
+        rejects=Rejected.of("shifted_initials", "independent_initials"),
+        needs=frozenset({"vectors"}),
+        null="whitened initial vectors have mean 0 and are uncorrelated",
+        alternative=ProgramAlternative.of(
+            "a mean or correlation of 0.15 of whitened initial vectors", 0.15, coarsest=0.3
+        ),
+        reads="largest mean or correlation of whitened initial vectors:",
+        family=lambda setting: LargestAssociation(setting.coordinates, _pairs_of(_directions(setting.case.program))),
+        measure=lambda sample, reference: _moments(sample.initial),
+        hint="mean or covariance of the initial vectors differ from the declared ones",
+        requires=need.RANDOM_START,
+    ),
+    _check(
         name="netsor.functions",
         rejects=Rejected.of(
             "always_tanh", "first_term", "half_precision", "outputs_apart", "scores_5", "scores_of_another_draw"
@@ -255,6 +302,19 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=lambda sample, reference: sample.matmuls.uniform(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
+        requires=need.SOME_MATRIX,
+    ),
+    _check(
+        name="netsor.products",
+        rejects=Rejected.of("biased_matmuls"),
+        null="products of matrices with directions new to them have mean 0 and are uncorrelated",
+        alternative=ProgramAlternative.of("a mean or correlation of 0.15 of one product", 0.15, coarsest=0.3),
+        reads="largest mean or correlation of products with new directions:",
+        family=lambda setting: LargestAssociation(
+            setting.coordinates, _pairs_of(len(need.uses_of(setting.case.program)))
+        ),
+        measure=lambda sample, reference: _moments(_products(sample)),
+        hint="something is added to the products of a matrix, or two matrices depend on each other",
         requires=need.SOME_MATRIX,
     ),
     _check(
