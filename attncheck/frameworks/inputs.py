@@ -30,7 +30,7 @@ _UNKNOWN = "not x W + b"
 #: Note on attention over the batch axis, as if sequences were positions.
 FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
 _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
-_LEVELS = {_RANDOM: WRONG, _CHANGED: WRONG, _SPLIT: WRONG, TWISTED: ASKS}
+_LEVELS = {_RANDOM: WRONG, _CHANGED: WRONG, _SPLIT: WRONG, TWISTED: ASKS, _MIXED: ASKS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ def about_inputs(probe: Probe) -> InputFindings:
     if probe.value_dim != probe.head_dim:
         notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
     by_role = {role: _kinds(probe, role) for role in ROLES}
-    if probe.reader.norm != NONE and any(_UNKNOWN not in kinds for kinds in by_role.values()):
+    if probe.reader.norm != NONE and any(not {_UNKNOWN, NORMALISED} & {*kinds} for kinds in by_role.values()):
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
     silent = (role for role in ROLES if not probe.matrices[role].any() and probe.seen[role].any())
     fixed = {role for role in silent if _MIXED not in by_role[role]}
@@ -128,11 +128,11 @@ def _is_mixed(probe: Probe, role: str, vectors: FloatArray, small: float) -> boo
 
     `vectors` are these queries, keys or values for the inputs of the probe. Changes up to `small` count as rounding.
     """
-    for at, positions in ((-1, slice(None, -1)), (0, slice(1, None))):
+    for at in (0, probe.x.shape[1] // 2, -1):
         changed = probe.x.copy()
         changed[:, at] = 0.0
         changes = probe.reader.see(probe.state, changed)[role][:, :, : vectors.shape[2]] - vectors
-        if np.abs(changes[:, :, positions]).max() > small:
+        if np.abs(np.delete(changes, at, axis=2)).max(initial=0.0) > small:
             return True
     return False
 

@@ -106,13 +106,12 @@ class PrintedInspection(abc.ABC):
         """The first error and the number of others, or a statement that nothing wrong was found."""
         if not self.blamed:
             return f"{self.headline}: nothing wrong was found{self.examined}{self._question}"
-        more = len(self.blamed) - 1
-        return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
+        return f"WRONG: {_first_of(self.blamed, 'error')}"
 
     @property
     def _question(self) -> str:
         """End of the verdict that quotes the first note on an undeclared choice; empty without such notes."""
-        return next((f", if this is meant: {text}" for text in self.asked), "")
+        return f", if this is meant: {_first_of(self.asked, 'question')}" if self.asked else ""
 
     @property
     def told(self) -> list[tuple[str, str]]:
@@ -138,3 +137,9 @@ class PrintedInspection(abc.ABC):
         """Return all fields as built-in types, with None for non-finite numbers."""
         fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._fields(), enc_hook=float))
         return fields
+
+
+def _first_of(texts: Sequence[str], noun: str) -> str:
+    """Return the first text and the number of others, which `noun` names."""
+    more = len(texts) - 1
+    return texts[0] + (f" (and {counted(more, f'more {noun}')} below)" if more else "")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.inputs import DEPENDENT, PLACED, ROTATED, TWISTED
-from attncheck.frameworks.notes import Note, wrong
+from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.frameworks.probe import Probe
 
 NONE, ROTARY = "none", "rotary"
@@ -33,7 +33,7 @@ class Rotation:
     Attributes
     ----------
     base : float or None
-        b in the angles j b^{-2f/d} of plane f at position j, for d rotated neurons; None for other angles.
+        b in the angles c j b^{-2f/d} of plane f at position j, for d rotated neurons; None for other angles.
     halves : bool
         Whether neurons f and f + d/2 form a plane, as in Llama; else neurons 2f and 2f + 1, as in GPT-J.
     sign : int
@@ -42,6 +42,8 @@ class Rotation:
         Number of rotated neurons per head, which are consecutive.
     first : int
         Index of the first rotated neuron.
+    factor : float
+        c in these angles, usually 1.
     """
 
     base: float | None
@@ -49,6 +51,7 @@ class Rotation:
     sign: int
     neurons: int
     first: int = 0
+    factor: float = 1.0
 
     def undone(self, vectors: FloatArray) -> FloatArray:
         """Return keys, (..., positions, d), before rotation, with neurons in the order of `attncheck.Draws`."""
@@ -100,6 +103,10 @@ def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Position
         return Positions(OTHER, notes=(wrong(f"queries and keys are rotated {text}"),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
+    if query.factor != 1.0:
+        twice = ": are rotary positions applied twice?" if query.factor == 2.0 else ""
+        text = f"rotary angles are {query.factor:g} times those of base {query.base:g}{twice}"
+        return Positions(OTHER, notes=(asks(text, "positions"),))
     if query.neurons < probe.head_dim:
         message = f"rotary positions (base {query.base:g}) turn {query.neurons} of {probe.head_dim} neurons of a head"
         return Positions(OTHER, notes=(Note(message),))
@@ -134,9 +141,10 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
         angles = np.angle((planes.conj() * rotated)[:, :, 1].sum(axis=(0, 1)))
         if _off(planes, rotated, angles) <= small:
             sign = -1 if angles[0] < 0 else 1
-            candidates = ((b, sign * _frequencies(b, len(angles))) for b in _bases(np.abs(angles)))
+            factor = float(f"{abs(angles[0]):.3g}") or 1.0
+            candidates = ((b, sign * factor * _frequencies(b, len(angles))) for b in _bases(np.abs(angles) / factor))
             bases = (b for b, candidate in candidates if _off(planes, rotated, candidate) <= small)
-            return Rotation(next(bases, None), halves, sign, number, neurons.start or 0)
+            return Rotation(next(bases, None), halves, sign, number, neurons.start or 0, factor)
     return None
 
 

@@ -89,6 +89,8 @@ def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> I
         yield wrong("position i sees i + 1: the causal mask is off by one")
     elif differ:
         return
+    elif support[0].any() and np.array_equal(support[1:], np.tri(len(support), k=-1, dtype=bool)[1:]):
+        yield asks("positions see only earlier ones, and not themselves: is the causal mask off by one?", "mask")
     elif later := _past_a_gap(support):
         yield wrong(f"the mask is causal, except that {first_few(f'position {i} sees {j}' for i, j in later)}")
     elif forward.mask in BACKWARD:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck._lib.errors import check_boolean, check_choice, check_integer, naming, refuse, refuse_unknown, validate
+from attncheck._lib.errors import check_boolean, check_integer, naming, refuse, refuse_unknown, validate
 from attncheck._lib.streams import digest, set_fields
 from attncheck._lib.toml import read_table
 from attncheck.layers.draws import Draws
@@ -42,9 +42,12 @@ def check_scaling(field: str, value: Any) -> str:
     >>> check_scaling("score_scaling", "n^-1"), check_scaling("score_scaling", "n^-0.75")
     ('1/n', 'n^-0.75')
     """
+    if isinstance(value, str) and value in SCORE_SCALINGS:
+        return value
     power = _POWER.fullmatch(value) if isinstance(value, str) else None
     if power is None:
-        return check_choice(field, value, (*SCORE_SCALINGS, "another power such as n^-0.75"))
+        known = ", ".join(map(repr, SCORE_SCALINGS))
+        refuse(field, value, "is not known", f"use one of {known}, or another power, such as 'n^-0.75'")
     exponent = float(power[1])
     if exponent > _MOST_EXPONENT:
         refuse(

@@ -45,12 +45,12 @@ def notes_of(table: Sequence[ParameterStatistics], causal: bool = False) -> list
     return wrong_first(
         [
             *_states(every, table),
+            *_unused(table),
             *_within_families(split),
             *_constant_projections(split),
             *_among_projections(split, every, causal),
             *_biases(every),
             *_norms(every),
-            *_unused(table),
         ]
     )
 

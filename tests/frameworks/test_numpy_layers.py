@@ -96,6 +96,10 @@ def turning(of_queries: float, of_keys: float) -> Any:
     return lambda q, k, v: (turn(q, steps=of_queries), turn(k, steps=of_keys), v)
 
 
+def two_bases(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    return turn(turn(q), 7.0), turn(turn(k), 7.0), v
+
+
 def fixed(*shape: int) -> Array:
     return np.random.default_rng(10**6).standard_normal(shape) / 8
 
@@ -142,6 +146,8 @@ UNKNOWN, BATCH = (
     "wrong: outputs of a sequence depend on the other",
 )
 ROTARY, OTHER = "note: queries and keys are rotated by position", "wrong: queries and keys are rotated "
+TWICE = "asks: rotary angles are 2 times those of base 100: are rotary positions applied twice?"
+EARLIER = "asks: positions see only earlier ones, and not themselves: is the causal mask off by one?"
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 COPIES = "wrong: W_K is the same in heads 0 and 2, and in heads 1 and 3", "wrong: W_V is the same in heads 0 and 1, and"
@@ -197,6 +203,7 @@ FORWARD = [
     layer("anticausal", "asks: the mask is anticausal" + LATER, masked=mask_of(lambda i, j: i <= j), mask="anticausal"),
     layer("strict, NaN", *STRICT, NAN.format(0), masked=STRICTLY, mapped=softmax_of_some, mask="strictly causal"),
     layer("strict", *STRICT, masked=STRICTLY, mapped=guarded, mask="strictly causal"),
+    layer("earlier", UNSEEN.format(6), EARLIER, masked=mask_of(lambda i, j: (j < i) | (i + j == 0)), mask="other"),
     layer("turned, NaN", *TURNED, NAN.format(6), masked=LATER_ONLY, mapped=softmax_of_some, mask="strictly anticausal"),
     layer("turned", *TURNED, masked=LATER_ONLY, mapped=guarded, mask="strictly anticausal"),
     layer("leak of one head", "wrong: heads have different masks", LEAK, masked=leaking(1), mask="other"),
@@ -223,7 +230,8 @@ FORWARD = [
     layer("opposite ways", ROTARY, OTHER + "opposite ways: scores depend on sums", before=turning(1, -1), **NO_BASE),
     layer("other angles", ROTARY, OTHER + "by different angles", before=turning(1, 2), **NO_BASE),
     layer("one alone", "note: queries are rotated", "wrong: only one of", before=turning(1, 0), **NO_BASE),
-    layer("no base", ROTARY, "note: rotary angles are not powers of one base", before=turning(2, 2), **NO_BASE),
+    layer("no base", ROTARY, "note: rotary angles are not powers of one base", before=two_bases, **NO_BASE),
+    layer("twice", ROTARY, TWICE, before=turning(2, 2), **NO_BASE),
     layer("unit", "note: queries and keys are normalised", before=lambda q, k, v: (unit(q), unit(k), v), matrices="VO"),
     layer("unit queries", "note: W_Q unknown", before=lambda q, k, v: (unit(q), k, v), matrices="KVO", refusal=NO_STD),
     layer("tiled", TILED, kv=2, spread=lambda a, times: tiled(a)),

@@ -259,8 +259,8 @@ EXTRA = (
     "note: attention sees a key beyond the positions: learned or fixed, as by bias_k or add_zero_attn, or from a cache"
 )
 DROPOUT, STATE = "two calls on one input differ: dropout", "two calls on one input differ: a call changes the module"
-KEYS = "note: keys are dependent on inputs at other positions too: W_K unknown"
-INPUTS = "note: queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"
+KEYS = "asks: keys are dependent on inputs at other positions too: W_K unknown"
+INPUTS = "asks: queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"
 ZERO_ONE = "wrong: the causal mask is added as 0 and 1: ... it should hide get a score lower by 1"
 SLOPE = "note: scores have a bias by distance, slope 1; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly one-hot at initialisation"

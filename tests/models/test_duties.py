@@ -296,6 +296,12 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "dropout of scores by a function": (attention("weights", dropped), {"dropout": ASKS}),
     "closed adapter": (embedding(adapted, a=lambda: zeros(4, WIDTH), b=lambda: zeros(WIDTH, 4)), {"reach": WRONG}),
     "half of the heads": (attention("projected", half_of_heads), {"reach": ASKS}),
+    "unreached expert": (
+        embedding(
+            lambda self, ids: self.embed(ids) + 0 * self.expert(self.embed(ids)), expert=lambda: Block(Attention())
+        ),
+        {"reach": UNEXAMINED},
+    ),
     "listed block": (
         embedding(lambda self, ids: self.more[0](self.embed(ids)), more=lambda: [Block(Attention())]),
         {"registration": WRONG, "precision": UNEXAMINED},
@@ -339,6 +345,16 @@ def test_arguments_may_be_masks_of_booleans() -> None:
 
     inspection = ac.inspect(Kept, inputs={"ids": IDS, "keep": torch.ones_like(IDS, dtype=torch.bool)}, draws=2)
     assert {result.name: result.outcome for result in inspection.duties} == OUTCOMES
+
+
+def test_a_decoder_is_examined_on_its_own_tokens() -> None:
+    class Decoder(Model):
+        def forward(self, ids: Any, targets: Any = None) -> Any:
+            return super().forward(targets) + self.head(self.embed(ids).mean(1, keepdim=True))
+
+    inspection = ac.inspect(Decoder, inputs={"ids": IDS[:, :-2], "targets": IDS}, draws=2)
+    outcomes = {result.name: result.outcome for result in inspection.duties}
+    assert (outcomes["causality"], outcomes["sequences"], outcomes["norms"]) == (HOLDS, HOLDS, HOLDS)
 
 
 def test_every_property_has_rows_for_both_outcomes() -> None:

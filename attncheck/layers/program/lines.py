@@ -131,7 +131,7 @@ class Lines:
         self,
         function: Coordinatewise | StackedFunction,
         vectors: Sequence[Node],
-        scores: Sequence[Node],
+        scores: Sequence[Node] = (),
         name: str | None = None,
     ) -> Node:
         """Write an output φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate (Theorem 1).
@@ -141,7 +141,7 @@ class Lines:
         function : callable
             Maps one array (draws, coordinates) per vector, then one (draws, 1) per score, to (draws, coordinates).
         vectors : sequence of Node
-        scores : sequence of Node
+        scores : sequence of Node, optional
         name : str, optional
 
         Examples

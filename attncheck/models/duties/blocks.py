@@ -57,7 +57,9 @@ def norms(probe: TorchModel) -> Iterator[Note]:
     for call in calls:
         # If inputs are multiplied by 3, normalised arrays change by rounding only, and constant arrays not at all.
         one, three = (_core(probe, call, factor) for factor in (1.0, 3.0))
-        q, k, v = (np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(one, three, strict=True))
+        q, k, v = (
+            np.linalg.norm(b - a) / max(float(np.linalg.norm(a)), 1e-300) for a, b in zip(one, three, strict=True)
+        )
         if v > _LINEAR and 0 < min(q, k) < _NORMALISED and max(q, k) > _LINEAR:
             which, excluded = ("queries", "keys") if q < k else ("keys", "queries")
             uneven.setdefault(f"a norm acts on {which}, but not on {excluded} and values", []).append(call.name)

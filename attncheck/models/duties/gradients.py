@@ -58,7 +58,9 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
         raise NotExaminedError("a softmax is over a single position, so that its weight is always 1, or inputs are 0")
-    zero = [name for name, g in first.items() if not g.any() and not _ROUTED.search(name) and not _pads(probe, name)]
+    unmoved = [name for name, g in first.items() if not g.any() and not _pads(probe, name)]
+    routed = [name for name in unmoved if _ROUTED.search(name)]
+    zero = [name for name in unmoved if name not in routed]
     if zero:
         zero = _zero_after_steps(probe, parameters, zero)
     never = [name for name in zero if parameters[name].ndim > 1 and not parameters[name].any()]
@@ -74,6 +76,8 @@ def reached(probe: TorchModel) -> Iterator[Note]:
         yield asks(text, "reach")
     elif not zero and len(first) < len(parameters):
         raise NotExaminedError("the outputs do not depend on all parameters")
+    elif routed and not zero:
+        raise NotExaminedError(f"no token of these inputs reaches {names_of(routed)}")
 
 
 def _pads(probe: TorchModel, name: str) -> bool:

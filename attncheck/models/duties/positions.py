@@ -115,6 +115,8 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     name = next((name for name in _MASKS if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
         raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
+    if getattr(probe.arguments.get(name), "shape", tokens)[1:] != tokens[1:]:
+        raise NotExaminedError(f"{name} marks tokens of another input than {probe.vectors}")
     for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[:, padded] = True
@@ -148,7 +150,7 @@ def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
     y = probe.with_vectors(x).select(axis, -1)
     derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0].abs().movedim(axis, 0)
     if not derivatives.any():
-        raise NotExaminedError("the outputs do not depend on the inputs")
+        raise NotExaminedError(f"the outputs do not depend on {probe.vectors}")
     return float(derivatives[:-1].max() / derivatives[-1].max().clamp(min=_SMALLEST))
 
 

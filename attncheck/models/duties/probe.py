@@ -37,6 +37,9 @@ class Vectors:
     name: Any
     module: Any = None
 
+    def __str__(self) -> str:
+        return self.name if isinstance(self.name, str) else "the inputs"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TorchModel:
@@ -118,7 +121,8 @@ class TorchModel:
         trace = self.traced(_Lookups({n: v for n, v in self.arguments.items() if getattr(v, "ndim", 0) == 2}))
         if not trace.results:
             raise NotExaminedError("no module returns vectors of tokens")
-        return trace.results[0]
+        outputs = self.first().shape[:2]
+        return next((vectors for vectors in trace.results if vectors.values.shape[:2] == outputs), trace.results[0])
 
     def with_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return the first output of real numbers if `x` replaces the vectors of the tokens.
@@ -127,8 +131,13 @@ class TorchModel:
         """
         if self._vectors.module is None:
             return self.first({**(changes or {}), self._vectors.name: x})
-        results = iter([x])  # only the result of the module's first call is replaced
-        with self._vectors.module.register_forward_hook(lambda module, args, output: next(results, output)):
+        results = iter([x])  # only the result of the module's first call on these tokens is replaced
+        ids = {**self.arguments, **(changes or {})}[self._vectors.name]
+
+        def replace(module: Any, args: tuple[Any, ...], output: Any) -> Any:
+            return next(results, output) if args and same(args[0], ids) else output
+
+        with self._vectors.module.register_forward_hook(replace):
             return self.first(changes)
 
     def for_vectors(self, x: Any, changes: Mapping[Any, Any] | None = None) -> Any:
@@ -139,7 +148,7 @@ class TorchModel:
         """
         y = self.with_vectors(x, changes)
         if x.ndim != 3 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
-            raise NotExaminedError("the outputs are not one vector per position")
+            raise NotExaminedError(f"the outputs are not one vector per position of {self.vectors}")
         return y
 
     def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
@@ -158,7 +167,7 @@ class TorchModel:
             raise NotExaminedError("derivatives are not finite")
         diagonal = torch.arange(x.shape[1]) == torch.tensor(positions)[:, None]
         if not derivatives[:, 0][~diagonal].any():
-            raise NotExaminedError("no output depends on the input at another position: is a projection 0?")
+            raise NotExaminedError(f"no output depends on {self.vectors} at another position: is a projection 0?")
         return positions, derivatives
 
     @functools.cached_property

@@ -25,12 +25,14 @@ class SymmetricLaw(abc.ABC):
     """
 
     def __str__(self) -> str:
-        """Return a line with the standard deviation, excess kurtosis and tails of the first position."""
+        """Return a line with the standard deviation, excess kurtosis and tails of the first position, with errors."""
         std = float(np.sqrt(self.variance()))
+        std_error = self.variance_error() / (2.0 * std) if std else 0.0
         far = 2.0 * float(self.sf(_FAR * std))
         return (
-            f"{self._what}, one neuron of the first position: standard deviation {std:.4g}, excess kurtosis "
-            f"{self.excess_kurtosis():.3g}, P(|y| > {_FAR:g} standard deviations) {far:.2g} (normal: {_NORMAL:g})"
+            f"{self._what}, one neuron of the first position: standard deviation {std:.4g} ± {std_error:.1g}, excess "
+            f"kurtosis {self.excess_kurtosis():.3g} ± {self.excess_kurtosis_error():.1g}, P(|y| > {_FAR:g} standard "
+            f"deviations) {far:.2g} (normal: {_NORMAL:g})"
         )
 
     def cdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
@@ -67,8 +69,16 @@ class SymmetricLaw(abc.ABC):
         """Return the variance of y^position."""
 
     @abc.abstractmethod
+    def variance_error(self, position: int = 0) -> float:
+        """Return the error of `variance`."""
+
+    @abc.abstractmethod
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, or 0 if y^position is always 0."""
+
+    @abc.abstractmethod
+    def excess_kurtosis_error(self, position: int = 0) -> float:
+        """Return the error of `excess_kurtosis`."""
 
     @property
     @abc.abstractmethod
