@@ -90,6 +90,12 @@ class LiveDisplay:
         """Show in the progress bar that pools are being examined."""
         self._progress.update(self._task, description="all together")
 
+    def seek(self) -> None:
+        """Say that the cause of violations is being sought, which may take longer than the run."""
+        self._progress.update(self._task, description="seeking the cause")
+        if self._violated and not self._progress.console.is_terminal:
+            print("seeking the cause of the violations", file=sys.stderr, flush=True)
+
     def tell(self, results: Sequence[Result]) -> None:
         """Count a violation if there is one among the results; print it, if `verbose` is True.
 
@@ -164,6 +170,7 @@ def _take_all(run_report: RunReport, items: Sequence[Item], workers: Workers, li
     run_report.take(violated, *failed)
     for result in violated:
         live.tell([result])
+    live.seek()
     run_report.diagnose(workers)
 
 

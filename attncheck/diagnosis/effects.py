@@ -11,6 +11,7 @@ import scipy
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
+from attncheck.checks.sample import Sample
 from attncheck.checks.structure import CHECKS as EXACT
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import sharpness
@@ -31,27 +32,28 @@ _DISTINCT = 1.75
 # Smallest p-value of a t-test with which the effects of two series of looks count as equal. The test is needed because
 # intervals of effects hold for the declared law, and are too narrow for effects with heavy tails.
 _UNLIKELY = 0.01
+# Number of output neurons of a candidate.
+_NEURONS = 2
 _EXACT = {check.name for check in EXACT}
 
 
 def reproduces(
     candidate: Candidate,
-    layer: AttentionLayer,
-    exposed: frozenset[str],
+    sample: Sample,
     results: Iterable[Result],
     laws: WeightLaws,
     seed: int,
 ) -> bool:
-    """Return whether fresh draws of a candidate have the same effects as the subject's on a layer.
+    """Return whether fresh draws of a candidate have the same effects as the subject's on the layer of `sample`.
 
-    The effects are those of the violated checks with the largest `sharpness`.
+    The effects are those of the violated checks with the largest `sharpness`. If the subject returns more neurons than
+    a candidate, only ratios of variances are compared, because other effects depend on the number of neurons.
 
     Parameters
     ----------
     candidate : Candidate
-    layer : AttentionLayer
-    exposed : frozenset of str
-        Arrays that the subject returns.
+    sample : Sample
+        Draws of the subject.
     results : iterable of Result
         Results of the subject.
     laws : WeightLaws
@@ -59,6 +61,7 @@ def reproduces(
     seed : int
         Seed of the candidate's draws.
     """
+    exposed = sample.exposed
 
     def call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         arrays = dict(candidate.draw(layer, size, rng))
@@ -70,7 +73,10 @@ def reproduces(
         return drawn
 
     subject = Subject(candidate.name, call, "size", weights=laws)
-    return all(_same_effect(result, layer, subject, seed) for result in _sharpest(layer, results))
+    ratios = [result for result in results if result.null_effect == 1.0]
+    comparable = ratios if sample.coordinates > _NEURONS else results
+    sharpest = _sharpest(sample.layer, comparable) or _sharpest(sample.layer, results)
+    return all(_same_effect(result, sample.layer, subject, seed) for result in sharpest)
 
 
 def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Result]:

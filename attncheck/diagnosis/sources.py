@@ -235,7 +235,7 @@ class Violations:
         if not self.deviates_alike(candidate):
             return False
         with own_arithmetic():
-            return reproduces(candidate, sample.layer, sample.exposed, self.results, self.laws, self.seed)
+            return reproduces(candidate, sample, self.results, self.laws, self.seed)
 
     def deviates_alike(self, candidate: Candidate) -> bool:
         """Return whether a candidate has the first exact deviation of the subject; numbers in its text may differ.

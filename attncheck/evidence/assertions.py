@@ -324,7 +324,8 @@ class Evidence:
             lasts = evaluate(1, 1, tuple(statistics))
         else:
             level = (0.5 * alpha / len(statistics)) ** (1.0 / 3.0)
-            _check_repeats(draw, stream(self.seed, self.name, index, role="trial"), columns)
+            continuous = all(isinstance(statistic.family, Uniform) for statistic in statistics.values())
+            _check_repeats(draw, stream(self.seed, self.name, index, role="trial"), columns, continuous)
             size = _planned(statistics, level, per_look_power(self.power))
             lasts = {name: trail.last for name, trail in examine(evaluate, statistics, level).items()}
         name, last = min(lasts.items(), key=lambda pair: pair[1].p_value)
@@ -369,8 +370,11 @@ def _checked(drawn: Any, size: int | None, columns: int) -> tuple[FloatArray, ..
     return arrays
 
 
-def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
-    """Refuse a callable whose draws differ between equal generators, or are equal for different ones."""
+def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int, continuous: bool) -> None:
+    """Refuse a callable whose draws differ between equal generators, or are equal for different ones.
+
+    Draws of a `continuous` law are refused, too, if at most half of the draws of a call are distinct.
+    """
     state = rng.bit_generator.state
     first = _checked(draw(rng, _TRIAL), _TRIAL, columns)
     rng.bit_generator.state = state
@@ -380,6 +384,9 @@ def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
         refuse("draw", draw, "differs between calls with equal generators", remedy)
     if all(map(np.array_equal, again, other)):
         refuse("draw", draw, "returns the same numbers for two generators", remedy)
+    if continuous and (distinct := len(np.unique(first[0]))) <= _TRIAL // 2:
+        problem = f"repeats numbers: only {distinct} of {_TRIAL} in one call are distinct"
+        refuse("draw", draw, problem, "return independent draws")
 
 
 def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:

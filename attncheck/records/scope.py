@@ -12,7 +12,7 @@ from attncheck.records.schema import Result, of_pool
 #: A conclusive run needs this many examined results of checks that test a law, or all planned ones if these are fewer.
 FEWEST_LAWS = 3
 # A run is "little examined" if it has examined less than this share of the planned results.
-_SMALL = 0.25
+_SMALL, _LITTLE = 0.25, "little examined"
 # Returned fields that are not intermediate results of the layer.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
@@ -54,11 +54,14 @@ class Scope:
     def doubt(self, fewest: int | None = None) -> str:
         """Return a message if too few results were examined, or an empty string.
 
-        There are too few if there are fewer than `fewest`. There are also too few if fewer than `FEWEST_LAWS` results
-        of checks that test a law were examined, or fewer than all planned ones if these are fewer.
+        There are too few if there are fewer than `fewest` or, if this is None, less than `_SMALL` times the planned
+        ones. There are also too few if fewer than `FEWEST_LAWS` results of checks that test a law were examined, or
+        fewer than all planned ones if these are fewer.
         """
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
+        if fewest is None and self.words == _LITTLE:
+            return f"too little was examined: {self.examined:,} of {self.planned:,} results"
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""
@@ -84,7 +87,7 @@ def _description(laws: Mapping[str, int], planned: int, examined: int) -> str:
         return "limit only"
     if all(check.needs <= _OUTSIDE for check in known):
         return "outputs only"
-    return "little examined" if examined < _SMALL * planned else ""
+    return _LITTLE if examined < _SMALL * planned else ""
 
 
 def _holds_a_law(name: str) -> bool:

@@ -147,7 +147,7 @@ def test_run_and_pytest_write_the_same_record(
 def test_run_with_a_fault_says_what_is_wrong(shifted_run: Done) -> None:
     assert shifted_run.code == ExitCode.VIOLATED
     assert quarters(shifted_run.err) == [25, 50, 75, 100]
-    assert shifted_run.err.endswith(" violated\n")
+    assert shifted_run.err.endswith(" violated\nseeking the cause of the violations\n")
     assert "VIOLATED: " in shifted_run.out
     assert re.search(r"observed: mean of the outputs 0\.(4|5)\S* \[", shifted_run.out)
     assert re.search(
@@ -179,7 +179,7 @@ def test_only_what_is_named_is_examined(folder: Path, tmp_path: Path) -> None:
 
 def quarters(errors: str) -> list[int]:
     """Return the shares reported without a terminal."""
-    return [int(line.partition("% done after ")[0]) for line in errors.splitlines()]
+    return [int(number) for number in re.findall(r"^(\d+)% done after ", errors, re.MULTILINE)]
 
 
 # replay -------------------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ def law(law: Any, effect: float = 0.1) -> None:
     Evidence().assert_law(normals, law, effect)
 
 
+def twice(rng: np.random.Generator, size: int) -> Any:
+    return rng.standard_normal(size // 2).repeat(2)
+
+
 def normals(rng: np.random.Generator, size: int) -> Any:
     return rng.standard_normal(size)
 
@@ -158,6 +162,7 @@ MESSAGES: list[tuple[Callable[[], Any], str]] = [
     (lambda: scale(lambda rng, size: np.full(size, np.nan)), "^draw=.*must be finite"),
     (lambda: scale(lambda rng, size: np.zeros(size)), "^draw=.*is the value of all draws"),
     (lambda: scale(lambda rng, size: SHARED.standard_normal(size)), "^draw=.*differs between calls"),
+    (lambda: Evidence().assert_law(twice, stats.norm(), 0.1), "^draw=.*only 8 of 16 .* distinct"),
     (lambda: scale(lambda rng, size: np.random.default_rng(0).standard_normal(size)), "^draw=.*for two generators"),
     (lambda: scale(lambda rng, size: ["a"] * size), "^draw=.*must hold real numbers"),
     (lambda: law(stats.poisson(3.0)), "^law=.*is discrete"),

@@ -297,9 +297,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "closed adapter": (embedding(adapted, a=lambda: zeros(4, WIDTH), b=lambda: zeros(WIDTH, 4)), {"reach": WRONG}),
     "half of the heads": (attention("projected", half_of_heads), {"reach": ASKS}),
     "unreached expert": (
-        embedding(
-            lambda self, ids: self.embed(ids) + 0 * self.expert(self.embed(ids)), expert=lambda: Block(Attention())
-        ),
+        embedding(lambda self, ids: self.embed(ids) + 0 * self.expert(ids), expert=lambda: nn.Embedding(TOKENS, WIDTH)),
         {"reach": UNEXAMINED},
     ),
     "listed block": (

@@ -47,6 +47,7 @@ class TestScope:
     def test_checks_that_hold_no_law_are_none(self) -> None:
         assert reach("draws.signs", "outputs.symmetry", "exactness.repeats").laws == 0
         assert "none on a law" in reach("draws.signs").doubt()
+        assert reach("outputs.law", "scores.scale").doubt().startswith("too little was examined: ")
 
     def test_few_laws_settle_nothing_unless_there_are_no_more(self) -> None:
         few = {"scores.scale": FEWEST_LAWS - 1}

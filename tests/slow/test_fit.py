@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attncheck import AttentionLayer, check
+from attncheck import AttentionLayer, check, simulate
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.answers import drawn_on
@@ -156,6 +156,18 @@ def test_another_norm_of_given_inputs_is_told(seed: int) -> None:
     report = check(normalised_first, list(LAYERS), profile="smoke", seed=seed)
     # At width 8, few draws may not distinguish it from the other norm.
     assert report.causes[0].startswith("the draws fit a layer with norm='layer'")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(3))
+def test_a_subject_that_returns_all_neurons_is_explained(seed: int) -> None:
+    def scaled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+        wrong, number = layer.replace(output_std=0.9), int(rng.integers(2**31))
+        return simulate(wrong, size, seed=number, method="direct", coordinates=layer.width).as_dict()
+
+    assert (
+        check(scaled, list(LAYERS), profile="smoke", seed=seed).causes[0].startswith("W_O or the scaling of the heads")
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
