@@ -271,9 +271,8 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
     found = list(candidates(LAYERS, frozenset({"outputs"})))
     words = [candidate.words for candidate in found]
     # Without a mask, one law cannot tell whether the next or the previous position is meant.
-    assert {text for text in words if words.count(text) > 1} == {
-        "values of a neighbouring position are used, cyclically"
-    }
+    twice = {f"{what} of a neighbouring position are used, cyclically" for what in ("values", "outputs")}
+    assert {text for text in words if words.count(text) > 1} == twice
     assert len({candidate.name for candidate in found}) == len(found)
     assert not any(each.startswith("W_K:") for each in words)
     assert "the mask is inverted: a position sees itself and the later ones" in words
