@@ -141,10 +141,16 @@ def _rotation(vectors: FloatArray, rounding: float) -> Rotation | None:
         angles = np.angle((planes.conj() * rotated)[:, :, 1].sum(axis=(0, 1)))
         if _off(planes, rotated, angles) <= small:
             sign = -1 if angles[0] < 0 else 1
-            factor = float(f"{abs(angles[0]):.3g}") or 1.0
-            candidates = ((b, sign * factor * _frequencies(b, len(angles))) for b in _bases(np.abs(angles) / factor))
-            bases = (b for b, candidate in candidates if _off(planes, rotated, candidate) <= small)
-            return Rotation(next(bases, None), halves, sign, number, neurons.start or 0, factor)
+            # A factor of 1 comes first: rounding must not change it.
+            factors = (1.0, float(f"{abs(angles[0]):.3g}") or 1.0)
+            candidates = ((b, factor) for factor in factors for b in _bases(np.abs(angles) / factor))
+            fitting = (
+                (b, factor)
+                for b, factor in candidates
+                if _off(planes, rotated, sign * factor * _frequencies(b, len(angles))) <= small
+            )
+            base, factor = next(fitting, (None, 1.0))
+            return Rotation(base, halves, sign, number, neurons.start or 0, factor)
     return None
 
 

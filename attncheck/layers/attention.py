@@ -46,8 +46,8 @@ def check_scaling(field: str, value: Any) -> str:
         return value
     power = _POWER.fullmatch(value) if isinstance(value, str) else None
     if power is None:
-        known = ", ".join(map(repr, SCORE_SCALINGS))
-        refuse(field, value, "is not known", f"use one of {known}, or another power, such as 'n^-0.75'")
+        choices = ", ".join(map(repr, SCORE_SCALINGS))
+        refuse(field, value, "is not known", f"use one of {choices}, or another power, such as 'n^-0.75'")
     exponent = float(power[1])
     if exponent > _MOST_EXPONENT:
         refuse(

@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
     add("draws", "N", "draws that a look may always take, even if costly; with profile thorough only (default: 3000)")
-    add("min_examined", "N", "fewest examined results of a conclusive run (default: 3 that test a distribution)")
+    add("min_examined", "N", "fewest examined results of a conclusive run (default: a quarter of the plan)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
     add("timeout", "SECONDS", f"time limit of one call of the simulator, in seconds (default: {TIMEOUT:g})")

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from attncheck._lib.text import chance, counted, listed
 from attncheck.checks.claims import CLAIMS
-from attncheck.checks.declared import DRAWS
 from attncheck.diagnosis.causes import diagnosed, hints, most_informative, sharpest_first
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.features import FEATURES, features_of
@@ -100,9 +99,7 @@ class RunView:
     def observed(self) -> list[str]:
         """Sentences on estimates that differ from the declaration."""
         result = diagnosed(self.violations)
-        # Intervals of estimates assume independent draws.
-        is_dependent = bool(self.explanations) and self.explanations[0].stage == DRAWS
-        return result.diagnosis[:_OBSERVED] if result and not is_dependent else []
+        return result.diagnosis[:_OBSERVED] if result else []
 
     @property
     def smallest(self) -> Result:

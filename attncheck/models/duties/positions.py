@@ -115,7 +115,8 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     name = next((name for name in _MASKS if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
         raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
-    if getattr(probe.arguments.get(name), "shape", tokens)[1:] != tokens[1:]:
+    given = probe.arguments.get(name)
+    if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] != tokens[1]:
         raise NotExaminedError(f"{name} marks tokens of another input than {probe.vectors}")
     for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
         is_padded = torch.zeros(tokens, dtype=torch.bool)
