@@ -20,6 +20,7 @@ import attncheck as ac
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.measured import table
 from attncheck.calibration.error_rates import LEVELS, Calibration, calibrate, pooled
+from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.reference import RATIO
 from attncheck.checks.registry import CHECKS, PROPERTIES, check_named
 from attncheck.commands import cli
@@ -109,8 +110,10 @@ def on_layer(layer: Layer, scale: Scale) -> Found:
 def on_program(name: str, scale: Scale) -> Found:
     """Return p-values of one program, at one and at several widths."""
     program = written_programs()[name]
-    exact = calibrate_program(ProgramCase.of(program, EXACT_WIDTHS), scale.exact)
-    return {name: exact | calibrate_program(ProgramCase.of(program, RATE_WIDTHS), scale.rates)}
+    counts = {EXACT_WIDTHS: scale.exact, RATE_WIDTHS: scale.rates}
+    cases = ((ProgramCase.of(program, widths), count) for widths, count in counts.items())
+    exact, rates = (calibrate_program(case, PROGRAM_CHECKS, count) for case, count in cases)
+    return {name: exact | rates}
 
 
 def on_large(part: tuple[str, Any], scale: Scale) -> tuple[str, ...]:

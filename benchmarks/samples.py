@@ -6,7 +6,7 @@ Small samples count false alarms; large ones reveal nulls that hold only approxi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -76,21 +76,23 @@ def small_samples(
             yield sample[first : first + size], reference
 
 
-def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
-    """Return p-values of a case's checks; those of orders in n must be uniform too."""
-    settled = Subject.of(subject)
+def calibrate_program(
+    case: ProgramCase, checks: Iterable[ProgramCheck], replications: int, subject: Any = programs
+) -> dict[str, Calibration]:
+    """Return p-values of those checks that apply to a case; those of orders in n must be uniform too."""
+    settled, possible = Subject.of(subject), checks_at(case)
     setting = settled.probe(case, stream(0, "calibration", case.key, role="probe"))
-    checks = [check for check in checks_at(case) if not check.reason_not_examined(setting)]
-    p_values: dict[str, list[float]] = {check.name: [] for check in checks}
+    examined = [check for check in checks if check in possible and not check.reason_not_examined(setting)]
+    p_values: dict[str, list[float]] = {check.name: [] for check in examined}
     size = DRAWS if case.widths == EXACT_WIDTHS else RATE_DRAWS
     for sample, reference in small_samples(settled, setting, size, replications):
-        for check in checks:
+        for check in examined:
             outcome = check.test(setting, measured(check, setting, sample, reference))
             if outcome.count:
                 p_values[check.name].append(outcome.p_value)
     return {
         check.name: Calibration(check.name, check.family_on(setting).continuous, np.array(p_values[check.name]))
-        for check in checks
+        for check in examined
     }
 
 

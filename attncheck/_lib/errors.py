@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 
@@ -72,6 +72,8 @@ _MOST_BITS = 4_000
 MOST_DRAWS = 10**12
 # Longest accepted list of whole numbers.
 _LONGEST = 10_000
+# So many choices are always listed.
+_FEW = 8
 
 
 def check_integer(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
@@ -161,10 +163,26 @@ def check_number(
     return number
 
 
+def suggestion(name: Any, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a remedy for a name that is not known: the closest known name, or else `otherwise`.
+
+    Without `otherwise`, all known names are listed.
+
+    Examples
+    --------
+    >>> suggestion("widht", ["width", "seq_len"]), suggestion("depth", ["width", "seq_len"])
+    ("did you mean 'width'?", "use one of 'width', 'seq_len'")
+    """
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise or "use one of " + ", ".join(map(repr, names))
+
+
 def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`, or raise `InputError` listing them."""
     if not isinstance(value, str) or value not in choices:
-        refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
+        few = len(choices) <= _FEW
+        refuse(field, value, "is not known", suggestion("" if few else value, choices))
     return str(value)
 
 
@@ -191,9 +209,7 @@ def refuse_unknown(where: str, fields: Mapping[str, Any], described: Any) -> Non
     known = [field.name for field in dataclasses.fields(described)]
     for name in fields:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(known)
-            refuse(f"{where}.{name}", fields[name], f"is not a field of {described.__name__}", remedy)
+            refuse(f"{where}.{name}", fields[name], f"is not a field of {described.__name__}", suggestion(name, known))
 
 
 def foreign_traceback(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck._lib.errors import refuse
+from attncheck._lib.errors import refuse, suggestion
 from attncheck.checks import (
     comparison,
     conditional,
@@ -79,7 +79,8 @@ def check_named(name: str) -> AnyCheck:
     """
     check = find_check(name)
     if check is None:
-        refuse("check", name, "is not known", "install its package, or load its module with --checks")
+        remedy = "install its package, or load its module with --checks"
+        refuse("check", name, "is not known", suggestion(name, [check.name for check in all_checks()], remedy))
     return check
 
 

@@ -116,7 +116,7 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
     pairs = [pair for pair in zip(samples, later, strict=False) if len(pair[1]) >= _FEWEST]
     gaps = [gap for first, second in pairs for gap in _gaps(first[: len(second)], second)]
     if gaps and min(gaps) * len(gaps) < _DISTINCT:
-        yield "two calls have different distributions: do all draws of one call share their weights or inputs?"
+        yield "two calls have different distributions; do all draws of one call share their weights or inputs?"
 
 
 def _gaps(one: Sample, two: Sample) -> Iterator[float]:
@@ -132,12 +132,12 @@ def _gaps(one: Sample, two: Sample) -> Iterator[float]:
 
 def _repeats(sample: Sample) -> Iterator[str]:
     """Yield a message if draws, or their inputs, repeat exactly."""
-    arrays = {"draws repeat exactly": sample.outputs}
+    arrays = {"draws": sample.outputs}
     if sample.input_gram is not None and not LINEAR_INPUTS.reason(sample.layer):
-        arrays["inputs repeat exactly"] = sample.input_gram
-    for text, array in arrays.items():
+        arrays["inputs"] = sample.input_gram
+    for name, array in arrays.items():
         rows = array.reshape(len(sample), -1)
         rows = rows[rows.any(axis=1)]  # draws of zeros are reported as a separate cause
         different = len(np.unique(rows, axis=0))
         if len(rows) - different > _AGAIN * len(rows):
-            yield f"{text}: only {different:,} of {len(rows):,} in one call are distinct"
+            yield f"only {different:,} of {len(rows):,} {name} in one call are distinct"

@@ -14,6 +14,7 @@ import msgspec
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
+from attncheck.checks.declared import DRAWS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import MOST_CAUSES, diagnosed, first_stages, hints, most_informative, precedes
@@ -332,7 +333,7 @@ def _of_lines(violations: Violations, certainty: Certainty) -> Iterator[Explanat
 def _repeated(violations: Violations) -> Iterator[Explanation]:
     """Yield how draws depend on each other, or differ between calls, if they do."""
     if violations.repeats:
-        yield Explanation(violations.repeats, Certainty.IDENTIFIED)
+        yield Explanation(violations.repeats, Certainty.IDENTIFIED, DRAWS)
 
 
 def _fitting(violations: Violations) -> Iterator[Explanation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +26,6 @@ from attncheck.evidence.family import (
     check_level,
     finite_array,
     normal_power,
-    smallest_real,
 )
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
@@ -155,7 +155,8 @@ class Calls(Family):
         if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
         most = 4.0 * statistic + 100.0 * freedom
-        return min(most, smallest_real(lambda x: scipy.stats.ncx2.sf(statistic, freedom, x) >= tail, 0.0, most))
+        excess = functools.partial(scipy.stats.ncx2.sf, statistic, freedom)
+        return float(scipy.optimize.brentq(lambda x: excess(x) - tail, 0.0, most))
 
 
 def _starts(sizes: IntArray) -> IntArray:

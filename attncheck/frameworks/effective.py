@@ -243,7 +243,7 @@ class ModuleReader:
         except ValueError:
             if first[0].key.shape[-2] == x.shape[1] + layout.extra:
                 problem = "go through attention one after another, not in one batch"
-                refuse("call", f"{len(x)} sequences", problem, "test it by sampling: attncheck.check")
+                refuse("sequences", len(x), problem, "test it by sampling: attncheck.check")
             keys, positions = first[0].key.shape[-2], x.shape[1]
             counts = f"{keys} for {positions} positions"
             if keys < positions:

@@ -57,7 +57,7 @@ class Probe:
         self.maps = reader.layout.parallel
         reaches = [block.any() for block in np.split(matrices.output, self.maps)]
         if any(reaches) and not all(reaches):
-            refuse("call", f"{self.maps} attentions", "have separate outputs", "inspect each one in a separate module")
+            refuse("attentions", self.maps, "have separate outputs", "inspect each one in a separate module")
         #: Roles whose matrices all attention maps share.
         self.by_maps = matrices.shared_by(self.maps, reader.adapter.precision)
         self.length = _POSITIONS if reader.any_length else reader.length

@@ -146,7 +146,6 @@ def check(
     seed: int = 0,
     profile: str = "default",
     false_alarm: float = 1e-6,
-    progress: bool = False,
 ) -> CheckReport:
     """Test a simulator against the theorem on one or several layers or programs.
 
@@ -167,8 +166,6 @@ def check(
         Cost limit of a look.
     false_alarm : float
         Probability that a correct simulator has any violated result in this call.
-    progress : bool
-        Whether to show a progress bar if standard error is a terminal.
 
     Returns
     -------
@@ -182,8 +179,8 @@ def check(
 
     Notes
     -----
-    BLAS is limited to one thread during the call, for the whole process. For a subject given by name, the current
-    folder is added to ``sys.path``.
+    If standard error is a terminal, a progress bar is shown. BLAS is limited to one thread during the call, for the
+    whole process. For a subject given by name, the current folder is added to ``sys.path``.
 
     Examples
     --------
@@ -212,7 +209,7 @@ def check(
         refuse(field, value, "leaves nothing to examine", "pass at least one layer and one property")
     run = run.planning(item.id for item in items)
     tasks = run.tasks(items)
-    single = [result for task in (counted_off(tasks, "examining") if progress else tasks) for result in task.results()]
+    single = [result for task in counted_off(tasks, "examining") for result in task.results()]
     pools, failed = run.pool(single, InProcess(), {item.case.key: item.case for item in items})
     if failed:
         raise InputError(failed[0])

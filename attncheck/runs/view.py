@@ -9,6 +9,7 @@ from functools import cached_property
 
 from attncheck._lib.text import chance, counted, listed
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.declared import DRAWS
 from attncheck.diagnosis.causes import diagnosed, hints, most_informative, sharpest_first
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.features import FEATURES, features_of
@@ -99,7 +100,9 @@ class RunView:
     def observed(self) -> list[str]:
         """Sentences on estimates that differ from the declaration."""
         result = diagnosed(self.violations)
-        return result.diagnosis[:_OBSERVED] if result else []
+        # Intervals of estimates assume independent draws.
+        is_dependent = any(explanation.stage == DRAWS for explanation in self.explanations)
+        return result.diagnosis[:_OBSERVED] if result and not is_dependent else []
 
     @property
     def smallest(self) -> Result:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
-from attncheck._lib.errors import refuse
+from attncheck._lib.errors import refuse, suggestion
 from attncheck._lib.names import grouped, pattern_of
 from attncheck._lib.text import aligned, counted, first_few, listed
 from attncheck.evidence.verdicts import Verdict
@@ -146,8 +145,8 @@ class Widths:
         """
         rows = {row.name: row for row in self.rows if not row.steps}
         if name not in rows:
-            close = get_close_matches(name, rows, n=1) or [*rows][:1]
-            refuse("name", name, "is not a tap", f"use a name in the table, e.g. {close[0]}")
+            remedy = f"use a name in the table, e.g. {next(iter(rows))}"
+            refuse("name", name, "is not a tap", suggestion(name, rows, remedy))
         return rows[name]
 
     def require(self) -> None:

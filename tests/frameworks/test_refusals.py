@@ -95,7 +95,7 @@ def attention_of_equinox(key: Any) -> Any:
 
 
 SAMPLING = "test it by sampling"
-SEPARATE = "call='2 attentions': have separate outputs; inspect each one in a sep"
+SEPARATE = "attentions=2: have separate outputs; inspect each one in a sep"
 NO_OUTPUT = "call=None: is not an output array; return the outputs"
 META = "make=.*meta.*: is a device that holds no numbers; make the mod"
 NO_FUNCTION = "make: failed with TypeError: .*; pass a function that returns a new mod"

@@ -18,6 +18,7 @@ import pytest
 from attncheck import AttentionLayer
 from attncheck.calibration.error_rates import LEVELS, Calibration, calibrate, pooled
 from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.functionals import ProgramCheck
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.evidence.normal import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
@@ -68,22 +69,25 @@ def layer_again(layer: AttentionLayer, names: Collection[str]) -> Found:
 
 def on_programs() -> dict[str, Found]:
     """Return the first stage on all programs."""
-    return {name: of_program(name, FEW) for name in PROGRAMS}
+    return {name: of_program(name, PROGRAM_CHECKS, FEW) for name in PROGRAMS}
 
 
 def program_again(name: str, names: Collection[str]) -> Found:
     """Return checks in the second stage, on fresh samples: streams are keyed by the subject's name."""
-    by_name = {check.name: check for check in PROGRAM_CHECKS}
-    widths = {widths_of(by_name[check].property_name) for check in names}
+    checks = [check for check in PROGRAM_CHECKS if check.name in names]
+    widths = {widths_of(check.property_name) for check in checks}
     again = dataclasses.replace(Subject.of(programs), name="second stage")
-    found = of_program(name, {each: MANY[each] for each in widths}, again)
-    return {check: each for check, each in found.items() if check in names}
+    return of_program(name, checks, {each: MANY[each] for each in widths}, again)
 
 
-def of_program(name: str, samples: Mapping[tuple[int, ...], int], *subject: Subject) -> Found:
+def of_program(
+    name: str, checks: Sequence[ProgramCheck], samples: Mapping[tuple[int, ...], int], *subject: Subject
+) -> Found:
     program = written_programs()[name]
-    parts = (calibrate_program(ProgramCase.of(program, widths), size, *subject) for widths, size in samples.items())
-    return functools.reduce(dict.__or__, parts)
+    cases = {ProgramCase.of(program, widths): size for widths, size in samples.items()}
+    return functools.reduce(
+        dict.__or__, (calibrate_program(case, checks, size, *subject) for case, size in cases.items())
+    )
 
 
 #: First stage, second stage, checks, the least number of samples of a check, and comparisons.
@@ -138,7 +142,7 @@ def test_false_alarms_are_as_rare_as_stated(kind: str) -> None:
 def test_a_wrong_null_of_programs_is_noticed() -> None:
     wrong = PROGRAM_FAULTS["matrix_std_5"].subject
     case = ProgramCase.of(EXAMPLES["cross_attention"](), EXACT_WIDTHS)
-    found = calibrate_program(case, FEW[EXACT_WIDTHS], wrong)
+    found = calibrate_program(case, PROGRAM_CHECKS, FEW[EXACT_WIDTHS], wrong)
     assert found["netsor.scale"].least() < FALSE_ALARM
     assert found["netsor.initials"].least() > FALSE_ALARM / KINDS["programs"][-1]
 

@@ -294,12 +294,12 @@ def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> 
 def test_draws_that_come_again_are_read_off(fault: str) -> None:
     found = causes_of(samples(FAULTS[fault].subject, "outputs"))
     assert len(found) == 1
-    assert re.fullmatch(r"draws repeat exactly: only [\d,]+ of 2,500 in one call are distinct", found[0])
+    assert re.fullmatch(r"draws: only [\d,]+ of 2,500 draws in one call are distinct", found[0])
 
 
 def test_inputs_that_come_again_are_read_off() -> None:
     found = causes_of(samples(fault_named("inputs_again").subject, "grams"))
-    assert re.fullmatch(r"inputs repeat exactly: only [\d,]+ of 2,500 in one call are distinct", found[0])
+    assert re.fullmatch(r"draws: only [\d,]+ of 2,500 inputs in one call are distinct", found[0])
 
 
 def test_a_power_of_the_width_is_told_from_several_widths() -> None:
@@ -315,7 +315,7 @@ def test_weights_that_all_draws_of_a_call_share_are_read_off(exposure: str) -> N
     shared = FAULTS["weights_per_call"].subject
     one, other = (samples(shared, exposure, LAYERS[1:], seed=seed) for seed in (1, 2))
     found = list(read_off(one, other, GAUSSIAN_LAWS))
-    assert found == ["two calls have different distributions: do all draws of one call share their weights or inputs?"]
+    assert found == ["two calls have different distributions; do all draws of one call share their weights or inputs?"]
 
 
 def test_calls_of_a_right_simulator_do_not_differ() -> None:

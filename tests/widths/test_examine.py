@@ -308,7 +308,7 @@ class Infinite(Plain):
 def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     build = arguments.pop("build", Plain)
     refused(lambda: ac.widths(build, **arguments), message)
-    with pytest.raises(ac.InputError, match=r"name='rigth': is not a tap; use a name in the table, e.g. right"):
+    with pytest.raises(ac.InputError, match=r"name='rigth': is not a tap; did you mean 'right'\?"):
         examined(TestVerdicts.laws, seeds=2)["rigth"]
 
 

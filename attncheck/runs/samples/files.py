@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import difflib
 import re
 import warnings
 import zipfile
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import InputError, naming, refuse
+from attncheck._lib.errors import InputError, naming, refuse, suggestion
 from attncheck._lib.files import most_content
 from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
@@ -98,9 +97,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> dict[str, NDArray[Any]]:
             refuse("samples", str(path), "is one array, not an archive", "rename it to end in .npy")
         unknown = [name for name in archive.files if name not in EVERY_FIELD]
         if unknown:
-            close = difflib.get_close_matches(unknown[0], EVERY_FIELD, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
-            refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
+            refuse(f"samples={path}: array", unknown[0], "is not a known name", suggestion(unknown[0], EVERY_FIELD))
         # Members that are not arrays are read as bytes, whose type is refused later.
         return {name: np.asarray(archive[name]) for name in archive.files}
 
