@@ -72,8 +72,8 @@ _MOST_BITS = 4_000
 MOST_DRAWS = 10**12
 # Longest accepted list of whole numbers.
 _LONGEST = 10_000
-# So many choices are always listed.
-_FEW = 8
+# If there are at most _FEW choices, all are listed. Otherwise, a name whose similarity is at least _CLOSE is suggested.
+_FEW, _CLOSE = 8, 0.71
 
 
 def check_integer(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
@@ -174,7 +174,7 @@ def suggestion(name: Any, known: Iterable[str], otherwise: str = "") -> str:
     ("did you mean 'width'?", "use one of 'width', 'seq_len'")
     """
     names = list(known)
-    close = difflib.get_close_matches(str(name), names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=_CLOSE)
     return f"did you mean {close[0]!r}?" if close else otherwise or "use one of " + ", ".join(map(repr, names))
 
 

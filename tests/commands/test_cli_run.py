@@ -170,7 +170,7 @@ def test_only_what_is_named_is_examined(folder: Path, tmp_path: Path) -> None:
     assert done.code == ExitCode.CONSISTENT, done.out + done.err
     assert {result.property for result in results_in(done.record)} == {"draws"}
     for name, message in (
-        ("drawn", "only='drawn': is not known; use one of "),
+        ("drawn", "only='drawn': is not known; did you mean 'draws'?"),
         ("netsor", "only='netsor': needs programs, which cli_subjects:small does not simulate"),
     ):
         done = examined(folder, "small", "--only", name, record=str(tmp_path / "none.jsonl"), only=())
