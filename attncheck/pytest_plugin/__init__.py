@@ -6,10 +6,11 @@ loses one item only. The rest of attncheck is imported lazily, since pytest alwa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +43,19 @@ Hold = Callable[["Case"], None]
 
 def engage(config: pytest.Config) -> None:
     """Create the run before tests are collected, so that the header shows it and bad options fail early."""
+    with _input_errors_as(pytest.UsageError):
+        _run_of(config)
+
+
+@contextlib.contextmanager
+def _input_errors_as(kind: type[Exception]) -> Iterator[None]:
+    """Convert input errors in this context to errors that pytest reports in one line."""
     from attncheck._lib.errors import InputError
 
     try:
-        _run_of(config)
+        yield
     except InputError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise kind(str(error)) from None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,7 +112,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
         name, strategy = mark.args
-        items = _collectable(lambda: _run_of(config).items(name, strategy))
+        with _input_errors_as(pytest.Collector.CollectError):
+            items = _run_of(config).items(name, strategy)
         rows = [pytest.param(item.case, id=f"{item.id} {item.case.describe()}".strip()) for item in items]
         metafunc.parametrize("case" if "case" in metafunc.fixturenames else "layer", rows)
 
@@ -241,16 +250,6 @@ def _run_of(config: pytest.Config) -> Run:
     return config.stash[_RUN]
 
 
-def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
-    """Call `make` and return its list; convert input errors to collection errors of one line."""
-    from attncheck._lib.errors import InputError
-
-    try:
-        return make()
-    except InputError as error:
-        raise pytest.Collector.CollectError(str(error)) from None
-
-
 def _item_of(item: pytest.Item) -> Item | None:
     """Return the property and the case that a test examines, as an item, or None if it examines none."""
     mark, called_with = item.get_closest_marker(EXAMINES), getattr(item, "callspec", None)
@@ -265,12 +264,8 @@ def _item_of(item: pytest.Item) -> Item | None:
 def _plan(config: pytest.Config, item_ids: Iterable[str]) -> None:
     """Plan items by their ids, if there are any."""
     if ids := list(filter(None, item_ids)):
-        from attncheck._lib.errors import InputError
-
-        try:
+        with _input_errors_as(pytest.UsageError):
             config.stash[_RUN] = _run_of(config).planning(ids)
-        except InputError as error:
-            raise pytest.UsageError(str(error)) from None
 
 
 def _open(config: pytest.Config) -> None:
@@ -279,7 +274,6 @@ def _open(config: pytest.Config) -> None:
         return
     if not config.stash[_RUN].item_ids:
         return
-    from attncheck._lib.errors import InputError
     from attncheck._lib.exit_codes import ExitCode
     from attncheck.runs.probe import refusal
     from attncheck.runs.reporting import RunReport
@@ -287,10 +281,8 @@ def _open(config: pytest.Config) -> None:
     run = config.stash[_RUN]
     with _workers(config) as workers:
         refused = refusal(run, workers)
-    try:
+    with _input_errors_as(pytest.UsageError):
         config.stash[_REPORT] = RunReport(run, refused=refused)
-    except InputError as error:
-        raise pytest.UsageError(str(error)) from None
     reporter = Reporter(config.stash[_REPORT], config.option.attncheck_report)
     config.pluginmanager.register(reporter, "attncheck-reporter")
     if refused is not None:

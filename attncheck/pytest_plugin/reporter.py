@@ -20,9 +20,9 @@ class ReportPayload(TypedDict):
     traceback: str
 
 
-def parcel(results: list[dict[str, Any]] | None = None, unusable: str = "", traceback: str = "") -> ReportPayload:
+def parcel(results: list[dict[str, Any]] | None = None, unusable: str = "") -> ReportPayload:
     """Return a payload; empty by default."""
-    return {"results": results or [], "unusable": unusable, "traceback": traceback}
+    return {"results": results or [], "unusable": unusable, "traceback": ""}
 
 
 def payload_of(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
