@@ -18,7 +18,7 @@ import numpy as np
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.text import mde_text
-from attncheck.checks.check import Check, Setting
+from attncheck.checks.check import AnyCheck, Check, Setting
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.evidence.family import DRAWS_CAP, Outcome
 from attncheck.evidence.looks import Budget, examine_blocks, per_look_power
@@ -40,18 +40,15 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """Plan for a file of samples: which checks to examine in three blocks, which in one look, and which to skip.
+    """Plan for a file of samples: ``blocks`` for the checks examined in three blocks, ``whole`` for those in one look.
 
-    ``block`` is the number of draws of a block, ``level`` the level of a look at a block, and ``single_level`` that of
-    one look at the whole file. ``excused`` holds the reasons for skipping checks.
+    ``excused`` holds the reasons for skipping the other checks.
     """
 
+    samples: Samples
     setting: Setting
-    block: int
-    level: float
-    single_level: float
-    in_blocks: tuple[Check, ...]
-    in_one: tuple[Check, ...]
+    blocks: Plan
+    whole: Plan
     excused: Mapping[Check, str]
 
 
@@ -60,14 +57,13 @@ def plan_file(samples: Samples, budget: Budget, result_count: int, laws: WeightL
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     level, single = budget.level(result_count), budget.looks_share / result_count
-    block, size = len(samples) // BLOCKS, len(samples)
+    block, size, power = len(samples) // BLOCKS, len(samples), per_look_power(_POWER)
     in_blocks, in_one, skipped = [], [], {}
     for check in CHECKS:
         reason = check.reason_not_examined(setting)
         if reason:
             skipped[check] = reason
             continue
-        power = per_look_power(_POWER)
         # Blocks cannot stand for the sample if draws of different blocks are compared, e.g. to find repeats.
         is_across_blocks = check.family_on(setting).across_blocks
         if block and not is_across_blocks and check.look_size(setting, level, power, block) is not None:
@@ -76,10 +72,15 @@ def plan_file(samples: Samples, budget: Budget, result_count: int, laws: WeightL
             in_one.append(check)
         else:
             skipped[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
-    return FilePlan(setting, block, level, single, tuple(in_blocks), tuple(in_one), skipped)
+    blocks = _plan(setting, in_blocks, block, level, power)
+    return FilePlan(samples, setting, blocks, _plan(setting, in_one, size, single, _POWER), skipped)
 
 
-def _too_small(check: Check, needed: int | None, size: int) -> str:
+def _plan(setting: Setting, checks: Sequence[Check], size: int, level: float, power: float) -> Plan:
+    return Plan(setting, chunk_of(setting.layer, size), level, power, dict.fromkeys(checks, size), {})
+
+
+def _too_small(check: AnyCheck, needed: int | None, size: int) -> str:
     takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
     return f"{check.alternative.text} needs {takes} draws; the file has {size:,}"
 
@@ -96,63 +97,51 @@ def examine_samples(
     budget = Budget(false_alarm)
     result_count = len(CHECKS) * len(files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
     plans = [plan_file(file, budget, result_count, laws) for file in files]
-    single = [_examine(file, plan, seed) for file, plan in zip(files, plans, strict=True)]
-    in_blocks = [
-        result
-        for plan, results in zip(plans, single, strict=True)
-        for result in results
-        if result.check in {check.name for check in plan.in_blocks}
-    ]
-    results = [result for group in single for result in group]
+    single = [(plan, result) for plan in plans for result in _examine(plan, seed)]
+    in_blocks = [result for plan, result in single if result.check in _names(plan.blocks)]
+    results = [result for _, result in single]
     bad = [case_key(result) for result in results if result.verdict == Verdict.VIOLATED]
-    later = _later_blocks(files, plans, seed)
+    later = _later_blocks(plans, seed)
     pools, _ = examine_pools(pools_of(in_blocks), bad, later, budget.level(result_count), examine_blocks)
     return results, pools
 
 
-def _later_blocks(files: Sequence[Samples], plans: Sequence[FilePlan], seed: int) -> Later:
+def _later_blocks(plans: Sequence[FilePlan], seed: int) -> Later:
     """Return a function that takes looks at pools; each look uses one block of every file."""
-    at = {plan.setting.layer.key: (file, plan) for file, plan in zip(files, plans, strict=True)}
+    by_key = {plan.setting.layer.key: plan for plan in plans}
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         summaries: dict[str, Left] = {}
         for key in sorted({case_key(one) for pool in pools for one in pool.results}):
-            file, plan = at[key]
-            names = tuple(check.name for check in plan.in_blocks if check in {pool.check for pool in pools})
-            summaries[key] = summaries_of(_evaluate(file, _in_blocks(plan)[0], seed)(look, factor, names))
+            plan, pooled = by_key[key], {pool.check.name for pool in pools}
+            names = tuple(name for name in _names(plan.blocks) if name in pooled)
+            summaries[key] = summaries_of(_evaluate(plan.samples, plan.blocks, seed)(look, factor, names))
         return summaries
 
     return later
 
 
-def _examine(samples: Samples, planned: FilePlan, seed: int) -> list[Result]:
+def _names(plan: Plan) -> tuple[str, ...]:
+    """Return the names of the checks in a plan."""
+    return tuple(check.name for check in plan.sizes)
+
+
+def _examine(file: FilePlan, seed: int) -> list[Result]:
     """Return one result per check of a file."""
-    started = time.perf_counter()
-    trails: dict[Check, tuple[Trail, Plan, Cost]] = {}
-    if planned.in_blocks:
-        plan, cost = _in_blocks(planned)
-        block_trails = examine_blocks(
-            _evaluate(samples, plan, seed), [c.name for c in planned.in_blocks], planned.level
-        )
-        trails |= {check: (block_trails[check.name], plan, cost) for check in planned.in_blocks}
-    if planned.in_one:
-        plan, cost = _plan(planned, planned.in_one, len(samples), planned.single_level, _POWER)
-        once = _evaluate(samples, plan, seed)(1, 1, tuple(check.name for check in planned.in_one))
-        trails |= {check: (_single(once[check.name], plan.level), plan, cost) for check in planned.in_one}
+    started, blocks, whole = time.perf_counter(), file.blocks, file.whole
+    trails: dict[str, Trail] = {}
+    if blocks.sizes:
+        trails |= examine_blocks(_evaluate(file.samples, blocks, seed), _names(blocks), blocks.level)
+    if whole.sizes:
+        once = _evaluate(file.samples, whole, seed)(1, 1, _names(whole))
+        trails |= {name: _single(outcome, whole.level) for name, outcome in once.items()}
     seconds = time.perf_counter() - started
-    return [
-        _result(samples, check, trails.get(check), planned, seconds)
-        for check in (*planned.in_blocks, *planned.in_one, *planned.excused)
+    results = [
+        _result(file, plan, check, trails[check.name], seconds) for plan in (blocks, whole) for check in plan.sizes
     ]
-
-
-def _in_blocks(file: FilePlan) -> tuple[Plan, Cost]:
-    return _plan(file, file.in_blocks, file.block, file.level, per_look_power(_POWER))
-
-
-def _plan(file: FilePlan, checks: Sequence[Check], size: int, level: float, power: float) -> tuple[Plan, Cost]:
-    chunk = chunk_of(file.setting.layer, size)
-    return Plan(file.setting, chunk, level, power, dict.fromkeys(checks, size), {}), Cost(size, level, power)
+    cost = Cost(len(file.samples), blocks.level, _POWER)
+    skipped = [skipped_result(_item(file, check), check, cost, reason) for check, reason in file.excused.items()]
+    return results + skipped
 
 
 def _single(outcome: Outcome, level: float) -> Trail:
@@ -182,17 +171,17 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
     return evaluate
 
 
-def _result(
-    samples: Samples, check: Check, trail: tuple[Trail, Plan, Cost] | None, file: FilePlan, seconds: float
-) -> Result:
-    item = Item(check.property_name, file.setting.layer)
-    if trail is None:
-        return skipped_result(item, check, Cost(len(samples), file.level, _POWER), file.excused[check])
-    result = examined_result(item, check, trail[2], trail[1], trail[0], seconds)
-    alone = check in file.in_one and result.verdict == Verdict.CONSISTENT
-    if alone and check.look_size(file.setting, file.single_level, _POWER, len(samples)) is None:
-        needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
-        reason = f"{_too_small(check, needed, len(samples))}; this file would reveal {mde_text(result.mde)}"
+def _item(file: FilePlan, check: AnyCheck) -> Item:
+    return Item(check.property_name, file.setting.layer)
+
+
+def _result(file: FilePlan, plan: Plan, check: AnyCheck, trail: Trail, seconds: float) -> Result:
+    cost = Cost(plan.sizes[check], plan.level, plan.power)
+    result = examined_result(_item(file, check), check, cost, plan, trail, seconds)
+    size, is_alone = len(file.samples), plan is file.whole and result.verdict == Verdict.CONSISTENT
+    if is_alone and check.look_size(file.setting, plan.level, _POWER, size) is None:
+        needed = check.size(file.setting, file.blocks.level, per_look_power(_POWER), DRAWS_CAP)
+        reason = f"{_too_small(check, needed, size)}; this file would reveal {mde_text(result.mde)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
         return msgspec.structs.replace(
