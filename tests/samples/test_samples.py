@@ -182,7 +182,8 @@ class TestSeveralFiles:
         code, text = check_files(*self.written(tmp_path, 1.016), record)
         results = results_in(record)
         assert code == 1
-        assert text.startswith("VIOLATED: 4.npz, 6.npz, 8.npz, 12.npz, 36,000 draws of 4 layers")
+        assert text.startswith("VIOLATED: 4.npz, 6.npz, 8.npz, 12.npz, ")
+        assert "\n12.npz: 9,000 draws of n=12 s=2 H=1\n" in text
         assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
         pool = next(result for result in results if result.id == "scores.scale@all")
         assert len(pool.p_values) == 3  # block with block

@@ -98,20 +98,10 @@ def _write(path: Path, lines: Sequence[Line]) -> None:
     writer.close()
 
 
-def _drawn(files: Sequence[Samples]) -> str:
-    """Return as text the total number of draws, and the layer or the number of layers."""
-    if len(files) == 1:
-        return f"{len(files[0]):,} draws of {files[0].sample.layer.describe()}"
-    return f"{sum(map(len, files)):,} draws of {len(files)} layers"
-
-
 def _summary(view: RunView, files: Sequence[Samples], observed: Sequence[str]) -> str:
-    run = view.run
     lines = [
-        f"{run.scope.beside(view.verdict)}: {run.manifest.subject}, {_drawn(files)}, "
-        f"{run.examined} of {len(run.results)} checks examined; false-alarm probability set to "
-        f"{run.manifest.false_alarm:g} beforehand.",
-        *(f"  {reason}" for reason in (run.closing.reasons if run.closing else ())),
+        view.sentence,
+        *(f"  {reason}" for reason in view.reasons),
         *labelled(pair for pair in view.lines if pair[0] in EXPLAINING),
         *labelled(("observed", sentence) for sentence in observed),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks. If blocks are too small for a check, the "
@@ -119,19 +109,19 @@ def _summary(view: RunView, files: Sequence[Samples], observed: Sequence[str]) -
         *view.pooled,
     ]
     for file in files:
-        of_file = [result for result in run.results if case_key(result) == file.sample.layer.key]
-        lines += _table_of(file, of_file, named=len(files) > 1)
+        of_file = [result for result in view.run.results if case_key(result) == file.sample.layer.key]
+        lines += _table_of(file, of_file)
     return "\n".join(lines + unexamined_lines(view.unexamined_checks, "Not examined:"))
 
 
-def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str]:
+def _table_of(file: Samples, results: Sequence[Result]) -> list[str]:
     """Return the table of one file's checks."""
-    head = [f"{file.source}: {len(file):,} draws of {file.sample.layer.describe()}"] if named else []
+    head = f"{file.source}: {len(file):,} draws of {file.sample.layer.describe()}"
     examined = [result for result in results if result.p_values]
     rows = map(_row, sorted(examined, key=lambda result: (result.combined, min(result.p_values))))
     numbers = ("effect [99%]", "expected", "detectable", "draws", "p per look")
     table = [table_text(("check", "verdict"), numbers, rows)] if examined else []
-    return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
+    return [head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
 
 
 def _observed(wrong: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]:
