@@ -7,23 +7,20 @@ exposure and profile; real looks verify the power.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import check_choice
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck._lib.workers import InProcess, Workers
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import PROPERTIES, check_named, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import Budget, detection, per_look_power
-from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing
+from attncheck.faults import EXPOSURES, Fault, exposing
 from attncheck.faults.pairs import fault_named, paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts import PARTS
@@ -249,31 +246,6 @@ def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerR
     return dataclasses.replace(row, looks=seeds, seen=sum(outcome.p_value < level for outcome in outcomes))
 
 
-def power_table(
-    faults: Iterable[str] = tuple(FAULTS),
-    exposures: Sequence[str] = tuple(EXPOSURES),
-    profile: str = "default",
-    seeds: int = 30,
-    seed: int = 0,
-    workers: Workers | None = None,
-    checks: Sequence[str] = (),
-) -> Iterator[PowerEntry]:
-    """Iterate over the entries of the power table, fault by fault.
-
-    `faults` are names of faults, including those of checks that the modules named in `checks` register; `exposures` are
-    names of sets of returned arrays. The profile limits the size of the pilots. The best row of each entry is verified
-    by up to `seeds` looks. Results depend on `seed`, but not on `workers`; by default, this process does the work.
-    """
-    load_checks(checks)
-    names = [check_choice("faults", name, tuple(all_faults())) for name in faults]
-    for exposure in exposures:
-        check_choice("exposures", exposure, tuple(EXPOSURES))
-    profile_named(profile)
-    one = functools.partial(entries_of, exposures=exposures, profile=profile, seeds=seeds, seed=seed, checks=checks)
-    for entries in (workers or InProcess()).in_order(one, names):
-        yield from entries
-
-
 @own_arithmetic()
 def entries_of(
     fault: str,
@@ -283,7 +255,11 @@ def entries_of(
     seed: int,
     checks: Sequence[str] = (),
 ) -> list[PowerEntry]:
-    """Return the entries of one fault; see `power_table`."""
+    """Return the power against one fault, for each of several `exposures`, which are names of sets of returned arrays.
+
+    The profile limits the size of the pilots. The best row of each entry is verified by up to `seeds` looks. `checks`
+    are modules that register further checks, and with them faults.
+    """
     load_checks(checks)
     wrong = fault_named(fault)
     properties = [item.check.property_name for item in registrations() if wrong in paired(item.check)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from attncheck._lib.errors import check_choice
@@ -45,9 +46,9 @@ def power(
         Module that registers further checks, whose faults can be named as MODULE:FUNCTION; can be repeated.
     """
     from attncheck._lib.executors import workers_of
-    from attncheck.calibration.power import power_table
+    from attncheck.calibration.power import entries_of
     from attncheck.checks.registered import load_checks
-    from attncheck.faults import FAULTS, all_faults
+    from attncheck.faults import EXPOSURES, FAULTS, all_faults
 
     modules = tuple(checks or ())
     load_checks(modules)
@@ -56,9 +57,12 @@ def power(
     print(f"Probability that a run with profile {profile} detects a known-wrong simulator, seed {seed}:")
     print(_COLUMNS, flush=True)
     looks = 0 if quick else _SEEDS
+    measure = functools.partial(
+        entries_of, exposures=tuple(EXPOSURES), profile=profile, seeds=looks, seed=seed, checks=modules
+    )
     with running:
-        for entry in power_table(names, profile=profile, seeds=looks, seed=seed, workers=running, checks=modules):
-            print(_line(entry), flush=True)
+        for entries in running.in_order(measure, names):
+            print(*map(_line, entries), sep="\n", flush=True)
     return ExitCode.CONSISTENT
 
 
