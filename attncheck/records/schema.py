@@ -78,8 +78,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     or any effect up to it if ``at_most`` is true. ``mde`` is the smallest effect that is detected with the planned
     power. ``alternative`` is the check's alternative, or the MDE if that is larger. ``summary`` is what the first look
     contributes to pools (`attncheck.evidence.summaries`). Results of pools have the case
-    ``{"pool": name, "of": case keys}``. ``arithmetic`` is empty if it is that of the manifest. ``repeatable`` is false
-    if the subject's draws depend on more than the generator.
+    ``{"pool": name, "of": case keys}``. ``repeatable`` is false if the subject's draws depend on more
+    than the generator.
     """
 
     id: str
@@ -112,7 +112,6 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     plot: dict[str, Any] | None = None
     at_most: bool = False
     summary: dict[str, Any] | None = None
-    arithmetic: str = ""
     repeatable: bool = True
 
 

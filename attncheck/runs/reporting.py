@@ -6,8 +6,6 @@ import functools
 import time
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import printable
 from attncheck._lib.workers import LostTask, Workers
@@ -48,17 +46,14 @@ class RunReport:
             refuse("record", None, "is missing", "pass the path of the record")
         self._writer = Writer(run.record)
         self._manifest = run.manifest()
-        self._arithmetic = self._manifest.machine.get("arithmetic", "")
         self._writer.write(self._manifest)
         self.take((), refused.unusable if refused else "")
 
     def take(self, results: Iterable[Result], *failures: str) -> None:
         """Add results to the report and its record; `failures` are errors of test items that have no results."""
         for result in results:
-            same = result.arithmetic == self._arithmetic  # not written if it is that of the manifest
-            line = msgspec.structs.replace(result, arithmetic="") if same else result
-            self.results.append(line)
-            self._write(line)
+            self.results.append(result)
+            self._write(result)
         self._failed |= {printable(failure, _LONGEST) for failure in failures if failure}
 
     @property

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from attncheck._lib.arithmetic import in_use, own_arithmetic
+from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
 from attncheck._lib.text import inert
 from attncheck.checks.registered import load_checks
@@ -67,8 +67,7 @@ class CaseTask:
             results = run_items(self.items, subject, self.seed, self.cost)
             if self.explains and violated(results):
                 results = self._explained(results, subject)
-            rounded = in_use()
-        return [msgspec.structs.replace(result, arithmetic=rounded) for result in results]
+        return results
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
         """Add a diagnosis to violated results."""

@@ -38,7 +38,7 @@ def units_of(case: Any, names: Sequence[str] = PROPERTIES) -> list[Item]:
 
 
 def digits(results: Sequence[Result]) -> list[Result]:
-    return [msgspec.structs.replace(result, seconds=0.0, arithmetic="") for result in results]
+    return [msgspec.structs.replace(result, seconds=0.0) for result in results]
 
 
 def uniform(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
