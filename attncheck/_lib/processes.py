@@ -150,7 +150,8 @@ class Processes(Workers):
         output = _end_of(Path(self._outputs.name, f"{process.pid}{_PRINTED}")).rpartition("\n")[2]
         details = "; ".join(printable(part, _LINE) for part in (output, fault) if part)
         killed = match is None and process.exitcode in _KILLED
-        return LostTask(f"its process {'was ended at its time limit' if hung else 'died'}", details, hung, killed)
+        end = "was ended at its time limit" if hung else "died"
+        return LostTask(f"its process {end}{f' ({details})' if details else ''}", hung, killed)
 
 
 def _stopped(process: BaseProcess) -> bool:

@@ -19,25 +19,14 @@ _Result = TypeVar("_Result")
 class LostTask:
     """Placeholder for the result of a task whose process died.
 
-    ``what`` says what happened to the process, and ``words`` is its last output. ``hung`` is True if the process was
-    ended at its time limit. ``killed`` is True if something else ended it, such as the operating system when memory
-    ran out.
+    ``reason`` says what happened to the process, and ends with its last output in brackets. ``hung`` is True if the
+    process was ended at its time limit. ``killed`` is True if something else ended it, such as the operating system
+    when memory ran out.
     """
 
-    what: str
-    words: str = ""
+    reason: str
     hung: bool = False
     killed: bool = False
-
-    @property
-    def said(self) -> str:
-        """The last output of the process in brackets, or an empty text."""
-        return f" ({self.words})" if self.words else ""
-
-    @property
-    def reason(self) -> str:
-        """What happened to the process, followed by its last output."""
-        return f"{self.what}{self.said}"
 
     @property
     def remedy(self) -> str:

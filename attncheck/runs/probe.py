@@ -31,8 +31,7 @@ def refusal(run: Run, workers: Workers) -> Examination | None:
     for case in _probed(run):
         (outcome,) = workers.results(probe, [(subject, run.seed, case)])
         if isinstance(outcome, LostTask):
-            failure = "exceeded its time limit" if outcome.hung else "crashed its process"
-            problem = f"a probe call on {case.describe()} {failure}{outcome.said}; {outcome.remedy}"
+            problem = f"during a probe call on {case.describe()}, {outcome.reason}; {outcome.remedy}"
             outcome = Examination([], f"subject={run.subject.name}: {problem}", stopped=outcome.hung)
         if not outcome.unusable:
             return None

@@ -28,7 +28,7 @@ VIOLATED, REFUSED, UNFINISHED, DONE = 1, 2, 4, 0
 #: Exit code and output of a run of each subject.
 EXPECTED = {
     "fails_later": (UNFINISHED, r"INCOMPLETE.*raised RuntimeError: unreadable .*mend the simulator"),
-    "ends_process": (REFUSED, r"a probe call on n=8 s=2 H=1 crashed its process"),
+    "ends_process": (REFUSED, r"during a probe call on n=8 s=2 H=1, its process died"),
     "segfaults_later": (UNFINISHED, r"its process died \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"),
     "sleeps_on_every": (UNFINISHED, r"took more than 2 s for one call.*\(and 3 more like it\)"),
     "forks_and_raises": (DONE, r"CONSISTENT"),
