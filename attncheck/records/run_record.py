@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError
 from attncheck.evidence.ledger import Conclusion, Entry, Ledger
 from attncheck.evidence.looks import Budget
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import Closing, Line, Manifest, Result, case_key, of_pool, read, run_digest, sensible
+from attncheck.records.schema import Closing, Line, Manifest, Result, case_key, of_pool, read, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.tallies import Space, Tally, tallied
 
@@ -120,11 +120,6 @@ class RunRecord:
         return by_claim
 
     @property
-    def reported(self) -> int:
-        """Number of results on single cases."""
-        return len(self.results)
-
-    @property
     def examined(self) -> int:
         """Number of examined results on single cases."""
         return sum(tally.examined for tally in self.tallies.values())
@@ -145,9 +140,13 @@ def read_records(path: Path, field: str = "record") -> list[RunRecord]:
         if isinstance(line, Manifest):
             parts.append([])
         elif isinstance(line, Result):
-            with sensible(path, number, field):
+            try:
                 entry_of(line)
                 of_pool(line)
+            except InputError as error:
+                problem = str(error).rpartition("; ")[0]  # without its remedy, which is one for callers in Python
+                problem = f"line {number} was edited or damaged ({problem}); make the {field} again"
+                raise InputError(f"{field}={path}: {problem}") from None
         parts[-1].append(line)
     records = [record_of(path, lines) for lines in parts]
     for record in records:

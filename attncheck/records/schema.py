@@ -267,19 +267,6 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
         raise source.error(f"cannot be read ({error.strerror})", "pass the path of a run record") from None
 
 
-@contextlib.contextmanager
-def sensible(path: Path, number: int, field: str) -> Iterator[None]:
-    """Extend input errors about the values of a line by the record's path and the line's number.
-
-    `field` is the name of the record in error messages.
-    """
-    try:
-        yield
-    except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # without its remedy, which is one for callers in Python
-        raise _Source(path, field).error(f"line {number} was edited or damaged ({problem})") from None
-
-
 def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[bytes]:
     """Iterate over the lines of a file, whose ends may be those of Windows, as git writes them there.
 
