@@ -99,10 +99,7 @@ def _pools_of(results: Sequence[Result], examined: Iterable[Result], level: floa
     by_id = grouped(examined, lambda pool: pool.id)
     bad = [case_key(result) for result in violated(results)]
     pools, _ = examine_pools(pools_of(results), bad, _none_later, level, _first_look)
-    merged = [_examined(pool, by_id.get(pool.id, ())) for pool in pools]
-    ids = {pool.id for pool in merged}
-    lost = [p for name, of_parts in by_id.items() if name not in ids for p in of_parts if p.verdict == Verdict.VIOLATED]
-    return sorted([*merged, *lost], key=lambda pool: pool.id)
+    return sorted((_examined(pool, by_id.get(pool.id, ())) for pool in pools), key=lambda pool: pool.id)
 
 
 def _examined(pool: Result, of_parts: Sequence[Result]) -> Result:
