@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,50 +72,45 @@ def import_remedy(error: BaseException, otherwise: str) -> str:
     return f"pip install {missing}" if missing in FRAMEWORKS else otherwise
 
 
-def find_trusted(path: str, trust: Sequence[str]) -> Any:
-    """Import the object at ``module:name`` if its module or a parent is in `trust`, or it is a ufunc of NumPy or SciPy.
-
-    Raises
-    ------
-    PermissionError
-        If the module is not trusted.
-    ImportError, AttributeError, ValueError
-        As for `find`.
+def is_within(module: str, names: Iterable[str]) -> bool:
+    """Return whether a module, or a package that contains it, is among `names`.
 
     Examples
     --------
-    >>> find_trusted("numpy:tanh", ()) is np.tanh
-    True
-    >>> find_trusted("os:system", ())
-    Traceback (most recent call last):
-    ...
-    PermissionError: os
+    >>> is_within("mine.layers", ["mine"]), is_within("mine.layers", ["mine.layer"])
+    (True, False)
     """
-    module, _, name = path.partition(":")
-    homes = {"numpy": np, "scipy.special": special}
-    if isinstance(candidate := getattr(homes.get(module), name, None), np.ufunc):
-        return candidate
-    if not any(module == prefix or module.startswith(f"{prefix}.") for prefix in trust):
-        raise PermissionError(module)
-    return find(path)
+    return any(f"{module}.".startswith(f"{name}.") for name in names)
 
 
 def imported(field: str, path: str, trust: Sequence[str]) -> Any:
-    """Return the object that `find_trusted` imports, or raise `InputError` that names the field and a remedy.
+    """Import the object at ``module:name`` if its module is trusted, or if it is a ufunc of NumPy or SciPy.
+
+    Raises
+    ------
+    InputError
+        If it is not, or if it cannot be imported; the message names the `field`.
 
     Examples
     --------
+    >>> imported("activation", "numpy:tanh", ()) is np.tanh
+    True
     >>> imported("mask", "os:system", ())
     Traceback (most recent call last):
     ...
     attncheck._lib.errors.InputError: mask='os:system': is code of an untrusted module, which was not imported; if you
     trust the file and the module, pass trust=['os'], or --trust os on the command line
     """
-    try:
-        return find_trusted(path, trust)
-    except PermissionError as error:
-        remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
+    module, _, name = path.partition(":")
+    homes = {"numpy": np, "scipy.special": special}
+    if isinstance(candidate := getattr(homes.get(module), name, None), np.ufunc):
+        return candidate
+    if not is_within(module, trust):
+        options = f"trust=['{module}'], or --trust {module} on the command line"
+        remedy = f"if you trust the file and the module, pass {options}"
         refuse(field, path, "is code of an untrusted module, which was not imported", remedy)
+    try:
+        return find(path)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         refuse(field, path, f"cannot be imported ({error})", "write module:function, importable from here")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.imports import path_of
+from attncheck._lib.imports import is_within, path_of
 from attncheck.checks.check import Check
 from attncheck.checks.claims import CLAIMS, Claim
 
@@ -88,13 +88,8 @@ def load_checks(modules: Iterable[str]) -> None:
             sys.path.insert(0, os.getcwd())
         entry = importlib.metadata.EntryPoint(name, name, GROUP)
         _import(entry, "check its name, run in its folder, or add that folder to PYTHONPATH")
-        if not any(is_in(registration, [name]) for registration in registrations()):
+        if not any(is_within(registration.module, [name]) for registration in registrations()):
             refuse("checks", name, "registers no check", "name a module that calls attncheck.checks.register")
-
-
-def is_in(registration: Registration, modules: Iterable[str]) -> bool:
-    """Return whether a registered check is defined in one of the modules or packages."""
-    return any(f"{registration.module}.".startswith(f"{prefix}.") for prefix in modules)
 
 
 def modules_with(properties: Iterable[str]) -> tuple[str, ...]:

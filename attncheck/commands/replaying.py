@@ -9,6 +9,7 @@ from pathlib import Path
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.imports import is_within
 from attncheck._lib.text import chance
 from attncheck.checks.registered import load_checks
 from attncheck.checks.registry import all_properties
@@ -29,7 +30,7 @@ from attncheck.subject import Subject
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
     """Repeat a result, and print the recorded and the new result, for `attncheck replay`."""
     manifest, recorded = find_result(record, id)
-    load_checks(name for name in manifest.checks if _within(name, trust))
+    load_checks(name for name in manifest.checks if is_within(name, trust))
     if recorded.property not in all_properties():
         remedy = "replay with the version of the record"
         if manifest.checks:
@@ -53,11 +54,7 @@ def _trusted(subject: str, trust: Sequence[str]) -> bool:
     module, _, name = subject.partition(":")
     simulators, faults = BUILTIN_SUBJECTS
     known = {simulators: ("direct", "matrix_free", "collapsed", "programs"), faults: tuple(FAULTS)}
-    return name in known.get(module, ()) or _within(module, trust)
-
-
-def _within(module: str, trust: Sequence[str]) -> bool:
-    return any(module == prefix or module.startswith(f"{prefix}.") for prefix in trust)
+    return name in known.get(module, ()) or is_within(module, trust)
 
 
 def repeat(

@@ -12,9 +12,10 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_integer, check_number, refuse
+from attncheck._lib.imports import is_within
 from attncheck._lib.names import grouped
 from attncheck._lib.workers import Workers
-from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
+from attncheck.checks.registered import load_checks, modules_with, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.looks import ROOM, Budget
@@ -154,7 +155,7 @@ class Run:
     def registered(self) -> list[str]:
         """The registered properties that are listed in `only`, or defined in a module listed in `checks`."""
         names = {registration.check.property_name: registration for registration in registrations()}
-        return [name for name, registration in names.items() if name in self.only or is_in(registration, self.checks)]
+        return [name for name, one in names.items() if name in self.only or is_within(one.module, self.checks)]
 
     @property
     def all_items(self) -> list[Item]:
