@@ -155,7 +155,8 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     elif not probe.apart:
         notes.append(wrong(MIXED_BATCH))
     if not probe.linear:
-        return [*notes, Note(_after(probe))], False
+        reason = "mixes positions" if merged is None else "is not linear"
+        return [*notes, Note(f"what follows attention {reason}: W_O is not read")], False
     past, output = probe.matrices.past, probe.matrices.output
     if output.shape[1] != probe.reader.width:
         notes.append(Note(f"outputs have {output.shape[1]} neurons, inputs {probe.reader.width}"))
@@ -169,16 +170,3 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     if none:
         notes.append(Note("heads are concatenated and returned: there is no W_O"))
     return notes, not none
-
-
-def _after(probe: Probe) -> str:
-    """Return why W_O is unknown."""
-    if probe.reader.merged is None:
-        return "what follows attention mixes positions: W_O is not read"
-    shape = (1, probe.num_heads, probe.length, probe.value_dim)
-    heads = np.round(np.random.default_rng(0).standard_normal(shape) * 8) * 2.0**7
-    zero = np.zeros((1, probe.length, probe.reader.width))
-    once, twice = (probe.reader.see(probe.state, zero, array).y for array in (heads, 2 * heads))
-    if np.abs(twice - once).max() <= _STEADY * np.abs(once).max():
-        return "the outputs are normalised: W_O is not read"
-    return "what follows attention is not linear: W_O is not read"

@@ -245,7 +245,9 @@ FORWARD = [
     layer(
         "coarse", RMS_NORM, "note: bypass", normed=rms_norm, after=lambda y, x: y + 20 * x, dtype=np.float16, bound=0.1
     ),
-    layer("norm after", "note: the outputs are normalised: W_O", after=lambda y, x: layer_norm(y + x), matrices="QKV"),
+    layer(
+        "norm after", "note: what follows attention is not linear", after=lambda y, x: layer_norm(y + x), matrices="QKV"
+    ),
     layer("tanh", "note: what follows attention is not linear", after=lambda y, x: y + np.tanh(y), matrices="QKV"),
     layer("narrow outputs", "note: outputs have 5 neurons, inputs 64", after=lambda y, x: y[..., :5]),
     layer("split", SPLIT, split=lambda a, heads: a.reshape(len(a), heads, a.shape[1], -1)),
