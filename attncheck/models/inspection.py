@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_integer, refuse
-from attncheck._lib.names import grouped, names_of, pattern_of, similar_names
+from attncheck._lib.names import grouped, names_of, pattern_of
 from attncheck.frameworks.adapter import Adapter, NoAttentionCall
 from attncheck.frameworks.framework import Parameter, generator_restored
 from attncheck.frameworks.inputs import FIRST_AXIS
@@ -182,7 +181,7 @@ def _inspect_model(
     unread = {name: (call.kind, why) for name, (call, why) in results.items() if isinstance(why, str)}
     refused = grouped(unread, unread.__getitem__)
     groups = grouped_modules([call for call in calls if call.name in inspections], inspections)
-    table = ParameterTable(tuple(statistics_of(parameters, _depth(calls, parameters))))
+    table = ParameterTable(tuple(statistics_of(parameters)))
     notes = [
         *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
         *copied(parameters),
@@ -236,16 +235,3 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
         name: dataclasses.replace(module, notes=tuple(meant if str(n) == FIRST_AXIS else n for n in module.notes))
         for name, module in inspections.items()
     }
-
-
-def _depth(calls: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
-    """Return the number of blocks: the largest number of attention modules whose names differ only in numbers.
-
-    A module that several blocks share counts once for each.
-    """
-    number = Counter[tuple[str, str]]()
-    for call in calls:
-        parameter = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
-        times = len(similar_names(parameter.name, parameter.tied)) if parameter else 1
-        number[pattern_of(call.name), call.source] += times
-    return max(number.values(), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -18,7 +19,6 @@ from attncheck.models.parameters import (
     NOT_INITIALISED,
     NOT_USED,
     ParameterStatistics,
-    depth_scales,
 )
 
 # Fraction of families, or of the other members of a family, that counts as "most".
@@ -175,12 +175,15 @@ def _constant_projections(split: Sequence[Sequence[Family]]) -> Iterator[Note]:
             yield Note(text, WRONG if main.first.mean else ASKS, (main.first.name,))
 
 
-def _divisors(family: Family) -> tuple[tuple[str, float], ...]:
+def _divisors(family: Family) -> list[tuple[str, float]]:
     """Return the divisors that depth scaling allows for the standard deviation of a family, as pairs (name, number).
 
     The first one is 1, without a name.
     """
-    return (("", 1.0), *(depth_scales(family.depth) if family.depth > 1 else ()))
+    depth = family.depth
+    if depth <= 1:
+        return [("", 1.0)]
+    return [("", 1.0), (f"sqrt(2·{depth})", math.sqrt(2 * depth)), (f"sqrt({depth})", math.sqrt(depth))]
 
 
 def _divisor(family: Family, std: float) -> str | None:

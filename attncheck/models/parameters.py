@@ -117,8 +117,8 @@ _NOTHING = ScaleEstimate(math.nan, 0.0, math.inf)
 _Estimates = tuple[str, tuple[str, ...], ScaleEstimate, float, float]
 
 
-def statistics_of(parameters: Sequence[Parameter], depth: int | None = None) -> list[ParameterStatistics]:
-    """Return the statistics of all parameters of a model; `depth` is its number of blocks, if known.
+def statistics_of(parameters: Sequence[Parameter]) -> list[ParameterStatistics]:
+    """Return the statistics of all parameters of a model.
 
     Examples
     --------
@@ -128,10 +128,10 @@ def statistics_of(parameters: Sequence[Parameter], depth: int | None = None) -> 
     normal, std 0.020 normal(0.02)
     """
     level = FALSE_ALARM / (_STATISTICS * max(len(parameters), 1))
-    return [_row(parameter, level, depth) for parameter in parameters]
+    return [_row(parameter, level) for parameter in parameters]
 
 
-def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStatistics:
+def _row(parameter: Parameter, level: float) -> ParameterStatistics:
     """Return the statistics of one parameter.
 
     The error probability of each of its tests and intervals is at most `level`.
@@ -144,7 +144,7 @@ def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStat
     )
     tied = tuple(f"tied to {name}" for name in parameter.tied)
     notes = (*((state,) if state else ()), *tied, *((NOT_USED,) if parameter.used is False else ()))
-    return dataclasses.replace(row, matches=_matches(row, depth), notes=notes)
+    return dataclasses.replace(row, matches=_matches(row), notes=notes)
 
 
 def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
@@ -208,7 +208,7 @@ def _looks_random(x: FloatArray, precision: float) -> bool:
     return bool(power.size * (1 - power.max() / power.sum()) ** (power.size - 1) > _UNLIKELY)
 
 
-def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
+def _matches(row: ParameterStatistics) -> tuple[str, ...]:
     """Return the known initialisers that fit a parameter."""
     unclear = row.laws in ((CONSTANT,), (UNKNOWN,)) or not math.isfinite(row.scale.high)
     if unclear or abs(row.mean) > row.mean_error:
@@ -221,39 +221,4 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
     if row.keeps_default:
         known.append(f"default of {row.owner}")
     known += [f"{row.laws[0]}({std:g})" for std in _CHOSEN if row.scale.holds(std)]
-    # Depth scaling is used for normal weights of projections. `_shows_depth` excludes wide intervals, which contain
-    # many values by chance.
-    normal = any("normal" in law for law in row.laws)
-    if depth is not None and depth > 1 and row.fans is not None and normal and not row.keeps_default:
-        scales = [(f"{std:g}/{text}", std / by) for std in _CHOSEN for text, by in depth_scales(depth)]
-        known += [text for text, std in scales if _shows_depth(row.scale, std, depth)]
     return tuple(known)
-
-
-def _shows_depth(scale: ScaleEstimate, std: float, depth: int) -> bool:
-    """Return whether an interval contains a depth-scaled standard deviation, but not those of nearby depths.
-
-    Nearby depths differ by one block, or by an eighth. Suppose that the logarithm of a standard deviation is uniform
-    over three decades, whatever the depth. Then the deviation matches one of the six scales by chance with probability
-    3% if 2^16 entries are known, and at most 17% with fewer.
-
-    Examples
-    --------
-    >>> narrow, wide = ScaleEstimate(0.01, 0.0098, 0.0102), ScaleEstimate(0.01, 0.008, 0.012)
-    >>> _shows_depth(narrow, 0.01, depth=4), _shows_depth(wide, 0.01, depth=4)
-    (True, False)
-    """
-    step = max(1, depth // 8)
-    deeper, shallower = (std * math.sqrt(depth / (depth + change)) for change in (step, -step))
-    return scale.holds(std) and deeper < scale.low and scale.high < shallower
-
-
-def depth_scales(depth: int) -> tuple[tuple[str, float], ...]:
-    """Return common divisors of a standard deviation in a model with `depth` blocks, with their names.
-
-    Examples
-    --------
-    >>> [text for text, _ in depth_scales(12)]
-    ['sqrt(2·12)', 'sqrt(12)']
-    """
-    return ((f"sqrt(2·{depth})", math.sqrt(2 * depth)), (f"sqrt({depth})", math.sqrt(depth)))
