@@ -11,6 +11,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.adapter import roundoff
@@ -92,16 +93,9 @@ class JaxAdapter(FrameworkAdapter):
         with on_cpu(), jax.disable_jit():
             function = functools.partial(self._outputs, structure)
             jaxpr = jax.make_jaxpr(function)(parameters, jax.numpy.asarray(x)).jaxpr
-        needed = set(map(id, jaxpr.outvars))
-        for equation in reversed(jaxpr.eqns):
-            if needed & set(map(id, equation.outvars)):
-                needed.update(map(id, equation.invars))
-        named = zip(leaves, jaxpr.invars, strict=False)  # the last variable is x
-        return tuple(
-            jax.tree_util.keystr(where)
-            for (where, leaf), variable in named
-            if _is_real(leaf) and id(variable) not in needed
-        )
+        _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        pairs = zip(leaves, used, strict=False)  # the last one is x
+        return tuple(jax.tree_util.keystr(where) for (where, leaf), needed in pairs if _is_real(leaf) and not needed)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
