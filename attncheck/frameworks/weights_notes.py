@@ -23,7 +23,6 @@ from attncheck.frameworks.forward import (
     visible,
 )
 from attncheck.frameworks.notes import NOTE, WRONG, Note, asks, wrong
-from attncheck.layers.parts.position_bias import alibi_slopes
 
 # If hidden scores are below this value, their weights are smaller than rounding errors in single precision.
 _FAINT = -16.0
@@ -142,11 +141,7 @@ def _about_hidden(support: BoolArray) -> Iterator[Note]:
 
 
 def _about_scores(forward: Forward, formula: Formula) -> Iterator[Note]:
-    if formula.sinks:
-        numbers = dict.fromkeys(f"{round(c, 3) or 0.0:g}" for c in formula.sinks)
-        yield Note(f"softmax has one more score, a sink: {', '.join(numbers)}")
-    if formula.cap is not None:
-        yield Note(f"scores s are capped softly: {formula.cap:.3g}·tanh(s/{formula.cap:.3g})")
+    """Report parts of scores that may be mistakes; the text of `forward` names all others."""
     if formula.fill is not None:
         text = f"scores hidden by the {forward.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
         yield Note(text, WRONG if formula.fill > _FAINT else NOTE)
@@ -154,7 +149,7 @@ def _about_scores(forward: Forward, formula: Formula) -> Iterator[Note]:
         yield own_scales(formula.factors)
     if formula.bias is not None:
         masked = added_mask(formula.bias, -_FAINT) if forward.mask == "none" else None
-        yield masked or about_bias(formula.bias)
+        yield from [masked] if masked else wrong_slopes(formula.bias)
 
 
 def own_scales(factors: Iterable[float]) -> Note:
@@ -162,28 +157,21 @@ def own_scales(factors: Iterable[float]) -> Note:
     return asks(f"heads have their own scales of scores: {', '.join(f'{factor:.3g}' for factor in factors)}", "scale")
 
 
-def about_bias(bias: FloatArray) -> Note:
-    """Describe a bias of scores, (heads, positions, positions), known up to a constant per row.
+def wrong_slopes(bias: FloatArray) -> Iterator[Note]:
+    """Report a bias of scores, (heads, positions, positions), that grows with the distance.
+
+    The bias is known up to a constant per row.
 
     Examples
     --------
     >>> distance = np.abs(np.subtract.outer(np.arange(5), np.arange(5)))
-    >>> str(about_bias(-0.00390625 * distance[None]))
-    'scores have a bias by distance, slope 0.00391: ALiBi'
+    >>> print(*wrong_slopes(0.25 * distance[None]), *wrong_slopes(-0.25 * distance[None]))
+    scores grow with distance, slopes -0.25: the sign of ALiBi is wrong
     """
-    slopes, tables, distances = by_distance(bias)
-    if slopes and distances >= _FEWEST:  # two distances alone would fit any slope
-        slope_text = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
-        if max(slopes) > 0:
-            text = f"scores grow with distance, slopes {slope_text}: the sign of ALiBi is wrong"
-            return wrong(text)
-        reference = alibi_slopes(len(slopes))
-        text = f"scores have a bias by distance, {'slopes' if ',' in slope_text else 'slope'} {slope_text}"
-        alibi = np.allclose([-slope for slope in slopes], reference, rtol=_FITTED)
-        return Note(f"{text}: ALiBi" if alibi else f"{text}; ALiBi's are {', '.join(f'{m:.3g}' for m in reference)}")
-    if tables:
-        return Note("scores have a bias by distance: relative positions")
-    return Note("scores have a bias that depends on positions only")
+    slopes, _, distances = by_distance(bias)
+    if slopes and distances >= _FEWEST and max(slopes) > 0:  # two distances alone would fit any slope
+        texts = dict.fromkeys(f"{-slope:.3g}" for slope in slopes)
+        yield wrong(f"scores grow with distance, slopes {', '.join(texts)}: the sign of ALiBi is wrong")
 
 
 def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:

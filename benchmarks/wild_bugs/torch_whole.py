@@ -163,12 +163,12 @@ RIGHT = (
     right(
         "torch bias by distance in a block",
         biased_block,
-        said=(r"bias by distance", r"slope 0\.5"),
+        said=(r"slope 0\.5",),
     ),
     right(
         "torch bias by distance, scale in W_Q",
         scale_in_queries,
-        said=(r"bias by distance", r"scores times 1\b(?!/)", r"1/sqrt\(head_dim\) is in W_Q"),
+        said=(r"slope 0\.1", r"scores times 1\b(?!/)", r"1/sqrt\(head_dim\) is in W_Q"),
     ),
     right(
         "torch list of heads",

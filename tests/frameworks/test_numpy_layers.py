@@ -151,8 +151,8 @@ EARLIER = "asks: positions see only earlier ones, and not themselves: is the cau
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 COPIES = "wrong: W_K is the same in heads 0 and 2, and in heads 1 and 3", "wrong: W_V is the same in heads 0 and 1, and"
-SLOPES = "note: scores have a bias by distance, slopes 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
-BIASED = {"refusal": "a bias of scores that is neither by slopes nor a random table"}
+NO_TABLE = "a bias of scores that is neither by slopes nor a random table"
+BIASED = {"refusal": NO_TABLE, "optional_parts": NO_TABLE}
 NO_STD = "query_std=None: is unknown"
 NO_KEYS, ALL_TIED = "note: keys are not x W + b: W_K unknown", "wrong: W_Q, W_K and W_V are the same matrix"
 SPLIT = "wrong: queries, keys and values are reshaped to heads without a transpose, so that heads hold positions"
@@ -223,9 +223,9 @@ FORWARD = [
     layer("gates and sinks", UNKNOWN, mapped=gated, known=False),
     layer("NaN", "wrong: all attention weights are NaN or infinite", mapped=lambda p: p * np.nan, known=False),
     layer("batch", "wrong: softmax over an axis that is neither", BATCH, mapped=lambda p: softmax(p, 0), known=False),
-    layer("ALiBi", SLOPES, masked=alibi),
-    layer("bias of positions", "note: scores have a bias that depends on", masked=biased(np.multiply), **BIASED),
-    layer("bias of distances", "note: scores have a bias by distance: rel", masked=biased(np.subtract), **BIASED),
+    layer("ALiBi", masked=alibi, optional_parts="slopes 0.4, 0.8, 1.2, 1.6"),
+    layer("bias of positions", masked=biased(np.multiply), **BIASED),
+    layer("bias of distances", masked=biased(np.subtract), **BIASED),
     # Queries, keys and values
     layer("opposite ways", ROTARY, OTHER + "opposite ways: scores depend on sums", before=turning(1, -1), **NO_BASE),
     layer("other angles", ROTARY, OTHER + "by different angles", before=turning(1, 2), **NO_BASE),
