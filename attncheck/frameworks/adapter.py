@@ -142,17 +142,12 @@ class Adapter(abc.ABC):
         """Run the module on `x` and return its output, (batch, positions, m); refuse outputs of another form."""
         with np.errstate(all="ignore"):  # unit vectors are scaled up, which gives large scores
             result = in_words("call", self.run, state, np.ascontiguousarray(x), trace, path)
-        if result is None:
-            refuse("call", result, "is not an output array", "return the outputs, (batch, positions, width)")
         try:
-            y = np.asarray(result, dtype=np.float64)
+            y = None if result is None else np.asarray(result, dtype=np.float64)
         except (TypeError, ValueError):
-            refuse(
-                "call",
-                result,
-                "was returned, which is not an array",
-                "pass call=lambda module, x: ..., which returns outputs",
-            )
+            y = None
+        if y is None:
+            refuse("call", result, "is not an output array", "return the outputs, (batch, positions, width)")
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             problem = f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)"
             refuse("call", y.shape, problem, PASS_CALL)
