@@ -249,14 +249,9 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
                 # If later positions are visible in one layer, outputs of a causal model depend on them: this is an
                 # error.
                 leaks = first.causal != second.causal and (first.shows_later or second.shows_later)
-                pair = [group, majority]
-                if leaks and first.causal and len(group.names) == len(majority.names):
-                    pair.reverse()
-                text = "; ".join(
-                    f"{name_of(one.names, every)}: "
-                    + listed(
-                        f"{field.replace('_', ' ')} {_compared(one.inspection.forward, field)}" for field in fields
-                    )
-                    for one in pair
-                )
-                yield wrong(text) if leaks else asks(text)
+                texts = []
+                for one in (group, majority):
+                    forward = one.inspection.forward
+                    values = (f"{field.replace('_', ' ')} {_compared(forward, field)}" for field in fields)
+                    texts.append(f"{name_of(one.names, every)}: {listed(values)}")
+                yield wrong("; ".join(texts)) if leaks else asks("; ".join(texts))
