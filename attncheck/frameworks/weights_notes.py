@@ -23,6 +23,7 @@ from attncheck.frameworks.forward import (
     visible,
 )
 from attncheck.frameworks.notes import NOTE, WRONG, Note, asks, wrong
+from attncheck.layers.parts.position_bias import alibi_slopes
 
 # If hidden scores are below this value, their weights are smaller than rounding errors in single precision.
 _FAINT = -16.0
@@ -149,7 +150,7 @@ def _about_scores(forward: Forward, formula: Formula) -> Iterator[Note]:
         yield own_scales(formula.factors)
     if formula.bias is not None:
         masked = added_mask(formula.bias, -_FAINT) if forward.mask == "none" else None
-        yield from [masked] if masked else wrong_slopes(formula.bias)
+        yield from [masked] if masked else about_slopes(formula.bias)
 
 
 def own_scales(factors: Iterable[float]) -> Note:
@@ -157,21 +158,26 @@ def own_scales(factors: Iterable[float]) -> Note:
     return asks(f"heads have their own scales of scores: {', '.join(f'{factor:.3g}' for factor in factors)}", "scale")
 
 
-def wrong_slopes(bias: FloatArray) -> Iterator[Note]:
-    """Report a bias of scores, (heads, positions, positions), that grows with the distance.
+def about_slopes(bias: FloatArray) -> Iterator[Note]:
+    """Report a bias of scores, (heads, positions, positions), that is linear in the distance, but not ALiBi's.
 
     The bias is known up to a constant per row.
 
     Examples
     --------
     >>> distance = np.abs(np.subtract.outer(np.arange(5), np.arange(5)))
-    >>> print(*wrong_slopes(0.25 * distance[None]), *wrong_slopes(-0.25 * distance[None]))
-    scores grow with distance, slopes -0.25: the sign of ALiBi is wrong
+    >>> print(*about_slopes(0.25 * distance[None]), *about_slopes(-0.5 * distance[None]), sep=", ")
+    scores grow with distance, slopes -0.25: the sign of ALiBi is wrong, slopes by distance are 0.5; ALiBi's are 0.00391
     """
     slopes, _, distances = by_distance(bias)
-    if slopes and distances >= _FEWEST and max(slopes) > 0:  # two distances alone would fit any slope
-        texts = dict.fromkeys(f"{-slope:.3g}" for slope in slopes)
-        yield wrong(f"scores grow with distance, slopes {', '.join(texts)}: the sign of ALiBi is wrong")
+    if not slopes or distances < _FEWEST:  # two distances alone would fit any slope
+        return
+    falls, alibi = [-slope for slope in slopes], alibi_slopes(len(slopes))
+    text = ", ".join(dict.fromkeys(f"{fall:.3g}" for fall in falls))
+    if min(falls) < 0.0:
+        yield wrong(f"scores grow with distance, slopes {text}: the sign of ALiBi is wrong")
+    elif not np.allclose(falls, alibi, rtol=_FITTED):
+        yield asks(f"slopes by distance are {text}; ALiBi's are {', '.join(f'{slope:.3g}' for slope in alibi)}")
 
 
 def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:

@@ -151,6 +151,7 @@ EARLIER = "asks: positions see only earlier ones, and not themselves: is the cau
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 COPIES = "wrong: W_K is the same in heads 0 and 2, and in heads 1 and 3", "wrong: W_V is the same in heads 0 and 1, and"
+SLOPES = "asks: slopes by distance are 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 NO_TABLE = "a bias of scores that is neither by slopes nor a random table"
 BIASED = {"refusal": NO_TABLE, "optional_parts": NO_TABLE}
 NO_STD = "query_std=None: is unknown"
@@ -223,7 +224,7 @@ FORWARD = [
     layer("gates and sinks", UNKNOWN, mapped=gated, known=False),
     layer("NaN", "wrong: all attention weights are NaN or infinite", mapped=lambda p: p * np.nan, known=False),
     layer("batch", "wrong: softmax over an axis that is neither", BATCH, mapped=lambda p: softmax(p, 0), known=False),
-    layer("ALiBi", masked=alibi, optional_parts="slopes 0.4, 0.8, 1.2, 1.6"),
+    layer("ALiBi", SLOPES, masked=alibi, optional_parts="slopes 0.4, 0.8, 1.2, 1.6"),
     layer("bias of positions", masked=biased(np.multiply), **BIASED),
     layer("bias of distances", masked=biased(np.subtract), **BIASED),
     # Queries, keys and values

@@ -262,6 +262,7 @@ DROPOUT, STATE = "two calls on one input differ: dropout", "two calls on one inp
 KEYS = "asks: keys are dependent on inputs at other positions too: W_K unknown"
 INPUTS = "asks: queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"
 ZERO_ONE = "wrong: the causal mask is added as 0 and 1: ... it should hide get a score lower by 1"
+SLOPE = "asks: slopes by distance are 1; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 ONE_HOT = "note: scores have a standard deviation of 21.3: attention is nearly one-hot at initialisation"
 TIMES_8 = "note: the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
 TIMED = {name: LINEAR if name == "output_std" else 8 * LINEAR for name in STDS}
@@ -317,7 +318,7 @@ ROWS = [
     own("added 1, 0", added(lambda n: torch.ones(n, n).triu(1)), "wrong: causal ... as 1 and 0: ... higher by 1"),
     own("added 3", added(lambda n: 3.0 * torch.ones(n, n).tril()), "wrong: as a number: ... lower by 3"),
     own("added -30", added(lambda n: torch.full((n, n), -30.0).triu(1)), "note: hidden ... -29.9", mask="causal"),
-    own("slope", added(distances), optional_parts="slope 1"),
+    own("slope", added(distances), SLOPE, optional_parts="slope 1"),
     # Scores
     own("null key", null_key, EXTRA, mask="causal"),
     own("sink", sink, optional_parts="sink 0.5"),
