@@ -47,8 +47,7 @@ class JaxAdapter(FrameworkAdapter):
 
     def run(self, module: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
         """Return the outputs for x, and report attention cores to a trace."""
-        self._watch.trace = trace
-        with on_cpu():
+        with on_cpu(), self._watch.reporting(trace):
             return np.asarray(self._compiled(trace.uses("core"), *self._split(module), jax.numpy.asarray(x)))
 
     def parameters(self, module: Any) -> Mapping[str, FloatArray]:
@@ -134,15 +133,19 @@ class Watch:
     """Link through which compiled functions report attention cores to a trace.
 
     A report also raises the adapter's unit roundoff to that of the least precise type of queries, keys and values.
-
-    Attributes
-    ----------
-    trace : Trace
-        Receiver of the cores of the next calls.
     """
 
     def __init__(self, adapter: FrameworkAdapter) -> None:
-        self._adapter, self.trace = adapter, Trace()
+        self._adapter, self._trace = adapter, Trace()
+        self._failure: Exception | None = None
+
+    @contextlib.contextmanager
+    def reporting(self, trace: Trace) -> Iterator[None]:
+        """Report to a trace within this context; on exit, raise the first error that the trace raised, if any."""
+        self._trace, self._failure = trace, None
+        yield
+        if self._failure is not None:
+            raise self._failure
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Wrap a function of parameters and x, so that it reports its attention cores in the order of computation.
@@ -173,8 +176,12 @@ class Watch:
         adapter = self._adapter
         adapter.precision = max(adapter.precision, *(roundoff(array.dtype) for array in (q, k, v)))
         wide = [array.astype(np.float64).reshape(-1, *array.shape[-2:]) for array in (q, k, v, weights)]
-        replacement = self.trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
-        return result if replacement is None else np.asarray(replacement).reshape(result.shape).astype(result.dtype)
+        try:
+            replacement = self._trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
+            return result if replacement is None else np.asarray(replacement).reshape(result.shape).astype(result.dtype)
+        except Exception as failure:  # kept, because JAX would wrap it in its own error
+            self._failure = self._failure or failure
+            return result
 
 
 def _named(tree: Any) -> dict[str, FloatArray]:

@@ -145,13 +145,13 @@ class Keras(FrameworkAdapter):
         from attncheck.frameworks._jax import Watch
 
         watch, variables = Watch(self), layer.variables
-        watch.trace = trace
 
         def outputs(values: Sequence[Any], x: Any) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
                 return self._outputs(layer, x, path)
 
-        return watch.over(outputs)([variable.value for variable in variables], x)
+        with watch.reporting(trace):
+            return watch.over(outputs)([variable.value for variable in variables], x)
 
 
 def numbers_of(tensor: Any) -> FloatArray:
