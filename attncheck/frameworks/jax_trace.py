@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,12 +51,14 @@ class _Open:
     """How an array is derived from a product of matrices.
 
     `moves` are functions that are applied in turn to the entries of the product, to move them to their places in the
-    array. It is None if the places are unknown, e.g. after a reduction. `met` has the names of the primitives that lead
-    from the product to the array.
+    array. It is None if the places are unknown, e.g. after a reduction. `sides` says for each axis of the array from
+    which operand of the product it comes (0 or 1), or -1 if this is unknown; for a single position, sizes of axes would
+    not show it. `met` has the names of the primitives that lead from the product to the array.
     """
 
     product: _Product
     moves: tuple[Callable[[Any], Any], ...] | None
+    sides: tuple[int, ...]
     met: frozenset[str] = frozenset()
 
 
@@ -130,7 +133,9 @@ class _Evaluation:
                 matrices = product.reshape(-1, *((size, rows) if side else (rows, size)))
                 result = self.core(*core, matrices.swapaxes(1, 2) if side else matrices)
                 return _Traced((result.swapaxes(1, 2) if side else result).reshape(product.shape), True)
-        return _Traced(product, True, _Open(_Product((operands[0], operands[1]), dimensions, product.shape), ()))
+        free = (operands[side].value.ndim - len(dimensions[0][side]) - len(dimensions[1][side]) for side in (0, 1))
+        sides = (-1,) * len(dimensions[1][0]) + sum(((side,) * count for side, count in enumerate(free)), ())
+        return _Traced(product, True, _Open(_Product((operands[0], operands[1]), dimensions, product.shape), (), sides))
 
     def _core_of(self, factors: list[_Traced], dimensions: Any, side: int) -> tuple[Any, ...] | None:
         """Return q, k, v and weights if operand `side` of a product contains attention weights, else None.
@@ -150,7 +155,8 @@ class _Evaluation:
         if indices.min(initial=0) < 0:
             return None
         batch, *entries = np.unravel_index(indices, (*operands[0].shape[:2], operands[1].shape[1]))
-        for query, key in ((0, 1), (1, 0)):
+        first = int({origin.sides[axis] for axis in dimensions[0][side]} == {0})
+        for query, key in ((first, 1 - first), (1 - first, first)):
             at, rows, columns = _along(batch, (1, 2)), _along(entries[query], (2,)), _along(entries[key], (1,))
             if at is None or rows is None or columns is None:
                 continue
@@ -171,15 +177,16 @@ def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -
     origins = [(operand.open, operand.value.shape) for operand in operands if operand.open is not None]
     if not origins or name in _OPAQUE:
         return None
-    best, shape = max(origins, key=lambda one: (one[0].product.both, one[0].moves is not None))
+    best, shape = max(origins, key=lambda one: (one[0].product.both, bool(one[0].sides)))
     met = best.met.union([name], *(one.met for one, _ in origins if one.product is best.product))
     if name not in _MOVES and shape == result.shape:
         return dataclasses.replace(best, met=met)
     if name not in _MOVES or best.moves is None:
-        return _Open(best.product, None, met)
+        return _Open(best.product, None, (), met)
     if name == "concatenate":
         params = {"widths": _widths(params["dimension"], operands, best)}
-    return _Open(best.product, (*best.moves, lambda array: _MOVES[name](array, params)), met)
+    sides = _sides_after(name, params, best.sides, shape, result.shape)
+    return _Open(best.product, (*best.moves, lambda array: _MOVES[name](array, params)), sides, met)
 
 
 def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
@@ -191,6 +198,25 @@ def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple
     at = next(i for i, operand in enumerate(operands) if operand.open is origin)
     width = sum(sizes[:at]), sum(sizes[at + 1 :])
     return [width if i == axis else (0, 0) for i in range(operands[0].value.ndim)]
+
+
+def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
+    """Return `_Open.sides` after the primitive called `name`, which moves the entries of an array.
+
+    `sides` is the value before it, and `before` and `after` are the shapes of the array.
+    """
+    if name == "transpose":
+        return tuple(sides[axis] for axis in params["permutation"])
+    if name == "squeeze":
+        return tuple(side for axis, side in enumerate(sides) if axis not in params["dimensions"])
+    if name == "broadcast_in_dim":
+        source = dict(zip(params["broadcast_dimensions"], sides, strict=True))
+        return tuple(source.get(axis, -1) for axis in range(len(after)))
+    if name in ("slice", "concatenate"):
+        return sides
+    # A reshape may leave the last axes as they are; it is unknown from which operand the other axes come.
+    end = [*map(operator.eq, before[::-1], after[::-1]), False].index(False)
+    return (-1,) * (len(after) - end) + sides[len(sides) - end :]
 
 
 def _canonical(array: Any, side: int, dimensions: Any) -> Any:

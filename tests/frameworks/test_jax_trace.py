@@ -119,8 +119,8 @@ class Sum(nn.Module):
         return sum(Layer(attention, name=name)(x) for name, attention in self.layers.items())
 
 
-def inputs() -> Any:
-    return np.random.default_rng(0).standard_normal((BATCH, LENGTH, WIDTH))
+def inputs(length: int = LENGTH) -> Any:
+    return np.random.default_rng(0).standard_normal((BATCH, length, WIDTH))
 
 
 def sorted_rows(*arrays: Any) -> Any:
@@ -154,10 +154,11 @@ ATTENTIONS = {
 }
 
 
-def test_hand_written() -> None:
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_hand_written(length: int) -> None:
     """All in one module, which is compiled once."""
     adapter: Any = adapter_of(lambda: Sum(ATTENTIONS), WIDTH)
-    state, x = adapter.make(0), inputs()
+    state, x = adapter.make(0), inputs(length)
     y, cores = cores_of(adapter, state, x)
     for (name, own), core in zip(((n, state.variables["params"][n]) for n in ATTENTIONS), cores, strict=True):
         found = core.query, core.key, core.value, core.weights
