@@ -14,6 +14,7 @@ from typing import Any
 import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.names import grouped
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registered import load_checks, registrations
@@ -166,10 +167,8 @@ def rows_of(
     `exposure` names the set of arrays that the fault returns. Only pilots on `layers` count; by default, these are the
     layers of the profile.
     """
-    items: dict[Item, list[PilotResult]] = {}
-    for pilot in pilots:
-        if pilot.setting.layer in (layers or profile.layers):
-            items.setdefault(Item(pilot.check.property_name, pilot.setting.layer), []).append(pilot)
+    selected = (pilot for pilot in pilots if pilot.setting.layer in (layers or profile.layers))
+    items = grouped(selected, lambda pilot: Item(pilot.check.property_name, pilot.setting.layer))
     return tuple(row for item, members in items.items() for row in _rows_of_item(item, members, exposure, profile))
 
 

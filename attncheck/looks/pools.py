@@ -16,6 +16,7 @@ import msgspec
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.names import grouped
 from attncheck._lib.text import counted
 from attncheck._lib.workers import InProcess, LostTask, Workers
 from attncheck.checks.check import AnyCheck
@@ -99,11 +100,9 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 
     If several pools of a check have the same cases, only the first is retained.
     """
-    examined: dict[str, list[Result]] = {}
     # Retain one result per id: two tests of one property may examine the same cases.
-    for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():
-        if result.summary is not None:
-            examined.setdefault(result.check, []).append(result)
+    distinct = {one.id: one for one in sorted(results, key=lambda one: one.id)}.values()
+    examined = grouped((one for one in distinct if one.summary is not None), lambda one: one.check)
     shares = _shared({case_key(one): one.case for members in examined.values() for one in members})
     pools = []
     for check, members in examined.items():
@@ -241,16 +240,13 @@ def _looks(
 ) -> dict[str, LookTask]:
     """Return one look for each case of the pools; it serves all checks that are pooled on this case."""
     members = {(case_key(one), one.check): one for pool in pools for one in pool.results}
-    checks: dict[str, list[str]] = {}
-    for key, check in sorted(members):
-        checks.setdefault(key, []).append(check)
     tasks = {}
-    for key, names in checks.items():
-        result = members[key, names[0]]
+    for key, pairs in grouped(sorted(members), lambda pair: pair[0]).items():
+        result, names = members[pairs[0]], tuple(check for _, check in pairs)
         cost = Cost(result.affordable, result.level, result.power)
         case = cases.get(key, result.case)
         modules = modules_with(name.partition(".")[0] for name in names)
-        tasks[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, tuple(names), modules)
+        tasks[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, names, modules)
     return tasks
 
 

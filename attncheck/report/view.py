@@ -10,6 +10,7 @@ from functools import cached_property
 
 from markupsafe import Markup
 
+from attncheck._lib.names import grouped
 from attncheck._lib.text import chance
 from attncheck.checks.claims import Claim
 from attncheck.checks.registered import claim_named
@@ -151,10 +152,11 @@ class PageView(RunView):
     @cached_property
     def claims(self) -> list[ClaimView]:
         """The claims of the run, in the order of the computation."""
-        names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
-        tallies = {name: tuple(t for t in self.run.tallies.values() if t.claim == name) for name in names}
-        cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
-        return [ClaimView(name, tallies[name], cases[name]) for name in names]
+        tallies = grouped(self.run.tallies.values(), lambda tally: tally.claim)
+        return [
+            ClaimView(name, tuple(tallies[name]), len(self.run.claim_layers.get(name, ())))
+            for name in sorted(tallies, key=stage)
+        ]
 
     @cached_property
     def groups(self) -> list[causes.Cause]:

@@ -34,12 +34,6 @@ def of_cases(count: int, check: str) -> str:
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
-def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """Return the results of each property, sorted by name."""
-    names = sorted({result.property for result in results})
-    return [(name, [result for result in results if result.property == name]) for name in names]
-
-
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
     """Return a line on the minimum detectable effect of each main check.
 

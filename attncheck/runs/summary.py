@@ -9,10 +9,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from attncheck._lib.names import grouped
 from attncheck._lib.text import chance
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Result, case_key
-from attncheck.runs.details import by_property
 from attncheck.runs.view import RunView
 
 
@@ -52,7 +52,7 @@ def unexamined_lines(checks: Mapping[str, Sequence[str]], heading: str = "Not ex
 
 
 def _rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
-    for name, group in by_property(results):
+    for name, group in sorted(grouped(results, lambda result: result.property).items()):
         examined = [result for result in group if result.p_values]
         if not examined:
             continue
