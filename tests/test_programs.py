@@ -32,7 +32,7 @@ from attncheck.programs import (
     recurrent,
     recurrent_attention,
 )
-from attncheck.report import render_report
+from attncheck.report.page import render_report
 from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run

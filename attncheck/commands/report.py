@@ -8,7 +8,6 @@ from typing import Annotated
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import refuse_same
 from attncheck.commands.arguments import Out
-from attncheck.report import render_report
 
 
 def report(
@@ -28,6 +27,8 @@ def report(
     out
         Write the page to this path.
     """
+    from attncheck.report.page import render_report
+
     parts = {"run": run, **{f"run {number}": part for number, part in enumerate(more, 2)}}
     refuse_same(parts, {"out": out})
     print(f"Report: {render_report((run, *more), out)}")

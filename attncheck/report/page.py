@@ -18,13 +18,31 @@ from attncheck.report.view import FAILURES, HEADINGS, POOLS, PageView, looks, pa
 from attncheck.runs.parts import read_run
 
 
-def render(run: Path | Iterable[Path], out: Path) -> Path:
-    """Render a record; see `attncheck.report.render_report`."""
+def render_report(run: Path | Iterable[Path], out: Path) -> Path:
+    """Render a run record as a page; the same records give the same bytes.
+
+    Parameters
+    ----------
+    run : Path or iterable of Path
+        The record, or records of the parts of a run.
+    out : Path
+        The page; missing folders are created.
+
+    Returns
+    -------
+    Path
+        `out`.
+
+    Raises
+    ------
+    InputError
+        If an input cannot be used or the page cannot be written.
+    """
     record = read_run(run)
     context = {"headings": HEADINGS, "most_failures": FAILURES, "most_pools": POOLS}
     title = "Attention simulator against the infinite-width theorem"
     page = fill("report.html.j2", title, view=PageView(record), run=record, **context)
-    return write_file(Path(out), encoded(page))
+    return write_file(out, encoded(page))
 
 
 def fill(template: str, title: str, **context: Any) -> str:

@@ -6,7 +6,7 @@ import functools
 from html.parser import HTMLParser
 from pathlib import Path
 
-from attncheck.report import render_report
+from attncheck.report.page import render_report
 
 
 class Parsed(HTMLParser):

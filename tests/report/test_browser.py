@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from attncheck.report import render_report
+from attncheck.report.page import render_report
 from tests.recorded import make_result, write_record
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")

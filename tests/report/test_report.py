@@ -17,7 +17,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.causes import stage
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import Result, read
-from attncheck.report import render_report
+from attncheck.report.page import render_report
 from tests.recorded import Recorded, make_result, results_in, write_record
 
 from .conftest import LAYERS, violated_result
@@ -201,7 +201,7 @@ def long_record(path: Path, lines: int) -> Path:
 RENDER = """
 import re, sys
 from pathlib import Path
-from attncheck.report import render_report
+from attncheck.report.page import render_report
 
 for record in map(Path, sys.argv[1:]):
     render_report(record, out=Path(record.name).with_suffix(".html"))
