@@ -110,10 +110,9 @@ def on_layer(layer: Layer, scale: Scale) -> Found:
 def on_program(name: str, scale: Scale) -> Found:
     """Return p-values of one program, at one and at several widths."""
     program = written_programs()[name]
-    counts = {EXACT_WIDTHS: scale.exact, RATE_WIDTHS: scale.rates}
-    cases = ((ProgramCase.of(program, widths), count) for widths, count in counts.items())
-    exact, rates = (calibrate_program(case, PROGRAM_CHECKS, count) for case, count in cases)
-    return {name: exact | rates}
+    exact, rates = (ProgramCase.of(program, widths) for widths in (EXACT_WIDTHS, RATE_WIDTHS))
+    found = calibrate_program(exact, PROGRAM_CHECKS, scale.exact)
+    return {name: found | calibrate_program(rates, PROGRAM_CHECKS, scale.rates)}
 
 
 def on_large(part: tuple[str, Any], scale: Scale) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -113,22 +112,18 @@ def matrix_free_program(program: Program, width: int, size: int, rng: np.random.
 
 
 #: Correct simulators of layers.
-SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {
-        "collapsed": collapsed,
-        "collapsed, rounded to float32": single,
-        "matrix-free": matrix_free,
-        "direct": direct,
-    }
-)
+SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "collapsed": collapsed,
+    "collapsed, rounded to float32": single,
+    "matrix-free": matrix_free,
+    "direct": direct,
+}
 #: Correct simulators of programs.
-PROGRAM_SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
-    {
-        "literal matrices": programs,
-        "literal matrices, rounded to float32": single_program,
-        "matrix-free": matrix_free_program,
-    }
-)
+PROGRAM_SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "literal matrices": programs,
+    "literal matrices, rounded to float32": single_program,
+    "matrix-free": matrix_free_program,
+}
 
 
 def checks_for(case: Case) -> Sequence[AnyCheck]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attncheck._lib.errors import check_number, refuse
+from attncheck._lib.errors import check_number, refuse, suggestion
 from attncheck.frameworks.forward import AMONG_HEADS, AXES, BY_HEAD, LINEAR, NAMED, OTHER, RELU, SIGMOID, Forward, masks
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
@@ -167,9 +166,7 @@ def _checked(name: str, value: Any) -> Any:
     if name in _KEYWORDS:
         refuse("expect", f"{name}={value}", "has a value", f"write {name} alone")
     if name not in _NAMES:
-        close = difflib.get_close_matches(name, _NAMES, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
-        refuse(name, value, "is not a known expectation", remedy)
+        refuse(name, value, "is not a known expectation", suggestion(name, _NAMES))
     if name in _OF_SHAPE:
         return check_number(name, value, "pass a whole number, e.g. 8", above=0.0)
     field = name.rpartition("_")[2] if name.endswith("_law") else name
