@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from attncheck._lib.errors import InputError, check_integer, refuse
@@ -162,6 +162,7 @@ def _inspect_model(
     examined = [*(c.name for c in calls), *mixing]
     mixing |= unread_calls(every, examined, lambda c: factory.replayed(c, [parts[c.name]]))
     unused, duties = factory.unused(model), measured(factory, model, calls, steady)
+    masks = _differing_masks(factory.arguments(model, None)[1])
     modules = {c.name: [parts[c.name]] for c in calls}
     first = {(pattern_of(c.name), c.kind, c.source): c.name for c in reversed(calls)}
     for i in range(1, draws):
@@ -187,6 +188,7 @@ def _inspect_model(
         *copied(parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
+        *(Note(f"{name} differs between sequences: masks are those of the first one") for name in masks),
         *([] if steady else [asks(_RANDOM)]),
         *([asks(_LONG.format(long))] if long else []),
         *([] if calls or refused else [Note(UNRECOGNISED)]),
@@ -195,6 +197,19 @@ def _inspect_model(
     # that was not inspected.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
     return ModelInspection(class_name, draws, groups, inspections, table, tuple(notes), reasons, duties, numbers)
+
+
+def _differing_masks(inputs: Mapping[str, Any]) -> list[str]:
+    """Return the names of those inputs of a model that are masks and differ between sequences.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> _differing_masks({"attention_mask": np.tri(2), "head_mask": np.ones((2, 4)), "ids": np.arange(2)})
+    ['attention_mask']
+    """
+    masks = {name: array for name, array in inputs.items() if "mask" in name and getattr(array, "ndim", 0) > 1}
+    return [name for name, array in masks.items() if bool((array != array[:1]).any())]
 
 
 def _inspected(adapter: Adapter, call: ModuleCall, draws: int) -> Inspection | str:

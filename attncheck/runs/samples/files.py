@@ -56,8 +56,12 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     InputError
         Naming file, array or column, problem and remedy.
     """
-    readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
-    reader = readers.get(path.suffix.lower())
+    readers = {
+        ".npz": (_read_npz, "write arrays of numbers with numpy.savez"),
+        ".npy": (_read_npy, "write an array of numbers with numpy.save"),
+        ".csv": (_read_csv, "write numbers with decimal points, separated by commas"),
+    }
+    reader, remedy = readers.get(path.suffix.lower(), (None, ""))
     if reader is None:
         refuse("samples", str(path), "has an unknown format", "pass a file that ends in .npz, .npy or .csv")
     try:
@@ -68,7 +72,7 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     except OSError as error:
         raise InputError(f"samples={path}: cannot be read ({error.strerror or error}); check the path") from None
     except Exception as error:  # numpy, zipfile and csv raise many kinds of errors
-        raise InputError(f"samples={path}: is damaged ({_first_line(error)}); write the file again") from None
+        raise InputError(f"samples={path}: cannot be read ({_first_line(error)}); {remedy}") from None
     shaped: dict[str, Any] = {name: _with_neurons(name, array) for name, array in arrays.items()}
     size = len(shaped["outputs"]) if "outputs" in shaped and shaped["outputs"].ndim else 0
     if not size and "outputs" in arrays and arrays["outputs"].ndim:
