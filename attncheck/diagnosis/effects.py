@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import scipy
@@ -32,9 +34,35 @@ _DISTINCT = 1.75
 # Smallest p-value of a t-test with which the effects of two series of looks count as equal. The test is needed because
 # intervals of effects hold for the declared law, and are too narrow for effects with heavy tails.
 _UNLIKELY = 0.01
-# Number of output neurons of a candidate.
-_NEURONS = 2
 _EXACT = {check.name for check in EXACT}
+
+
+def sharpest(layer: AttentionLayer, results: Iterable[Result]) -> list[Result]:
+    """Return the violated results with the largest effects on a layer.
+
+    Exact checks are left out, because they need the subject's own inputs.
+    """
+    violated = [
+        result
+        for result in results
+        if result.verdict == Verdict.VIOLATED and case_key(result) == layer.key and result.check not in _EXACT
+    ]
+    return sorted(violated, key=lambda result: (-sharpness(result), result.id))[:_MOST]
+
+
+def with_two_neurons(results: Iterable[Result], layer: AttentionLayer, subject: Subject, seed: int) -> list[Result]:
+    """Return fresh results of the same checks on a layer, for a subject that returns no more neurons than candidates.
+
+    Effects of a subject that returns more neurons cannot be compared with those of candidates, because most effects
+    depend on the number of neurons.
+    """
+
+    def call(*arguments: Any) -> Mapping[str, Any]:
+        arrays = subject.call(*arguments)
+        return {name: array[..., :2] if name in ("outputs", "inputs") else array for name, array in arrays.items()}
+
+    reduced = dataclasses.replace(subject, call=call)
+    return [_examined(result, layer, reduced, seed, role="two neurons") for result in results]
 
 
 def reproduces(
@@ -46,16 +74,13 @@ def reproduces(
 ) -> bool:
     """Return whether fresh draws of a candidate have the same effects as the subject's on the layer of `sample`.
 
-    The effects are those of the violated checks with the largest `sharpness`. If the subject returns more neurons than
-    a candidate, only ratios of variances are compared, because other effects depend on the number of neurons.
-
     Parameters
     ----------
     candidate : Candidate
     sample : Sample
         Draws of the subject.
     results : iterable of Result
-        Results of the subject.
+        Results of the subject, whose effects are compared.
     laws : WeightLaws
         Declared laws of the weights.
     seed : int
@@ -73,23 +98,7 @@ def reproduces(
         return drawn
 
     subject = Subject(candidate.name, call, "size", weights=laws)
-    ratios = [result for result in results if result.null_effect == 1.0]
-    comparable = ratios if sample.coordinates > _NEURONS else results
-    sharpest = _sharpest(sample.layer, comparable) or _sharpest(sample.layer, results)
-    return all(_same_effect(result, sample.layer, subject, seed) for result in sharpest)
-
-
-def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> Sequence[Result]:
-    """Return the violated results with the largest effects on a layer.
-
-    Exact checks are left out, because they need the subject's own inputs.
-    """
-    violated = [
-        result
-        for result in results
-        if result.verdict == Verdict.VIOLATED and case_key(result) == layer.key and result.check not in _EXACT
-    ]
-    return sorted(violated, key=lambda result: (-sharpness(result), result.id))[:_MOST]
+    return all(_same_effect(result, sample.layer, subject, seed) for result in results)
 
 
 def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: int) -> bool:
@@ -97,9 +106,8 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
 
     The errors of both effects are taken into account.
     """
-    cost = Cost(result.affordable, result.level, result.power)
     with contextlib.suppress(InputError):  # if the check refuses the draws, they differ from the subject's
-        (outcome,) = run_item(Item(result.property, layer, role="effects", only=result.check), subject, seed, cost)
+        outcome = _examined(result, layer, subject, seed, role="effects")
         intervals = [(estimate.effect, estimate.low, estimate.high) for estimate in (result, outcome)]
         numbers = [number for interval in intervals for number in interval if number is not None]
         if len(numbers) < 6 or not all(map(math.isfinite, numbers)):
@@ -108,6 +116,13 @@ def _same_effect(result: Result, layer: AttentionLayer, subject: Subject, seed: 
         within = abs(effect - second) <= _DISTINCT * math.hypot(0.5 * (high - low), 0.5 * (higher - lower))
         return within or _vary_as_much(result.effects, outcome.effects)
     return False
+
+
+def _examined(result: Result, layer: AttentionLayer, subject: Subject, seed: int, role: str) -> Result:
+    """Return the result of the same check on a layer for another subject, on the random streams of a role."""
+    cost = Cost(result.affordable, result.level, result.power)
+    (outcome,) = run_item(Item(result.property, layer, role=role, only=result.check), subject, seed, cost)
+    return outcome
 
 
 def _vary_as_much(ours: Sequence[float], theirs: Sequence[float]) -> bool:
