@@ -105,6 +105,23 @@ def rounded(sample: Sample) -> Iterator[str]:
                 break
 
 
+def centred(sample: Sample) -> Iterator[str]:
+    """Yield a sentence if a sample has the outputs of all neurons, and they add up to 0 at each position.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> outputs = np.random.default_rng(0).standard_normal((50, 3, 8))
+    >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=2)
+    >>> centred_outputs = outputs - outputs.mean(axis=-1, keepdims=True)
+    >>> list(centred(Sample(layer, centred_outputs))), list(centred(Sample(layer, outputs)))
+    (['the outputs of all neurons add up to 0 at each position: are they centred?'], [])
+    """
+    y, width = sample.outputs, sample.layer.width
+    if y.shape[-1] == width > 2 and y.any() and np.abs(y.sum(axis=-1)).max() <= width * _SINGLE * np.abs(y).max():
+        yield "the outputs of all neurons add up to 0 at each position: are they centred?"
+
+
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
     """Yield causes that show in comparisons of the draws of one call, or of two calls with the same layer.
 

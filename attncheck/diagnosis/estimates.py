@@ -25,6 +25,7 @@ SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
 KEYS, VALUES = "key variance", "value variance"
 OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
 INPUTS = "mean square of the inputs"
+_SELF_SCORES = "mean score of a position with itself"
 #: Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
 QUANTILE = 3.29
 # Numbers of digits to display: more digits are tried if rounding moves the declared value across an end of the
@@ -153,11 +154,10 @@ def score_estimates(
     else:
         ours, theirs = (mean_square(source.need("scores")[..., mask]) for source in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
-    name, self_scores = "mean score of a position with itself", _returned_scores(sample)
     if layer.tied_query_key:  # if they are not tied, this mean is 0, even with biases
-        yield _compared(name, self_scores, _returned_scores(reference()))
+        yield _compared(_SELF_SCORES, _returned_scores(sample), _returned_scores(reference()))
     else:
-        yield mean_of(name, self_scores, 0.0)
+        yield mean_of(_SELF_SCORES, _returned_scores(sample), 0.0)
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
@@ -270,6 +270,18 @@ def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = G
     yield from _ratios(
         OUTPUTS, "neuron", neurons, np.broadcast_to(expected[:, None], (len(expected), neurons.shape[1]))
     )
+
+
+def dependent(sample: Sample) -> Iterator[Explanation]:
+    """Yield an explanation if scores of positions with themselves have a mean other than 0, which is declared.
+
+    Nothing is yielded if queries are tied to keys.
+    """
+    if sample.scores is not None and not sample.layer.tied_query_key:
+        mean = mean_of(_SELF_SCORES, _returned_scores(sample), 0.0)
+        if mean.differs and mean.beyond_chance:
+            text = f"{mean}: W_Q and W_K depend on each other, or numbers are added to the scores"
+            yield Explanation(text, Certainty.ESTIMATED, declared.SCORES)
 
 
 def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:

@@ -298,6 +298,13 @@ def _unnormalised_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArr
     return np.where(layer.visible, np.exp(scores), 0.0) / layer.seq_len
 
 
+@declared(MISTAKES, "softmax has an extra 1 in its denominator, after the maximum is subtracted", SOFTMAX, "weigh")
+def _one_after_maximum(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    visible = np.where(layer.visible, scores, -np.inf)
+    weights = np.exp(visible - visible.max(axis=-1, keepdims=True))
+    return np.asarray(weights / (1.0 + weights.sum(axis=-1, keepdims=True)))
+
+
 @declared(MISTAKES, "softmax is applied twice", SOFTMAX, step="weigh")
 def _second_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return layer.attention_weights(layer.attention_weights(scores))

@@ -39,7 +39,7 @@ from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import has_offset, small_with_inputs
-from attncheck.records.explanation import Explanation, exact
+from attncheck.records.explanation import Certainty, Explanation, exact
 from attncheck.simulators.literal import LiteralSimulator, independent
 from attncheck.subject import Subject
 
@@ -91,9 +91,10 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
         groups = () if pair.reason_inexact or _may_use_other_weights(pair) else _TESTS
     by_group = (_first_difference(pair, [test for test in group if test not in out]) for group in groups)
     explanations = sorted(next(filter(None, by_group), []), key=lambda explanation: STAGES.index(explanation.stage))
-    if explanations and explanations[0].text == UNEXPLAINED and layer.num_heads > 1:
-        return _with_one_head(subject, layer, rng) or explanations
-    return explanations
+    if not explanations or explanations[0].text != UNEXPLAINED:
+        return explanations
+    one_head = _with_one_head(subject, layer, rng) if layer.num_heads > 1 else []
+    return [*_equal_positions(pair)] or one_head or explanations
 
 
 def _may_use_other_weights(pair: Pair) -> bool:
@@ -210,8 +211,9 @@ def _shared_weights(pair: Pair) -> Iterator[Explanation]:
     _, first, of = np.unique(y, axis=0, return_index=True, return_inverse=True)
     again = np.flatnonzero((first[of.ravel()] != np.arange(len(y))) & y.any(axis=1))
     if again.size:
-        which = f"{first[of.ravel()][again[0]]} and {again[0]} of a call"
-        yield exact(DRAWS, f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
+        which = f"{first[of.ravel()][again[0]]} and {again[0]}"
+        text = f"{which} of a call have the same weights; only {len(first)} of {len(y)} are distinct"
+        yield Explanation(text, Certainty.IDENTIFIED, DRAWS)
 
 
 def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
@@ -383,6 +385,21 @@ def _equal_inputs(pair: Pair) -> Iterator[Explanation]:
     where = "by key" if by_key else "in a row"
     plot = plot_data.positions(mask * ours, mask, "key", "Scores for equal inputs, divided by the first score")
     yield exact(SCORES, f"for equal inputs they are not equal, but {listing} times the first, {where}", plot)
+
+
+def _equal_positions(pair: Pair) -> Iterator[Explanation]:
+    """Find outputs that are not linear in the values, by doubling inputs that are equal at all positions.
+
+    The attention weights of each query are then multiplied by the same value, so that only their sum matters.
+    """
+    same = dataclasses.replace(pair, inputs=np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1))
+    ours, declared = (growth(same, respond, 1.0, lambda answer: answer.outputs) for respond in pair.both)
+    if ours and abs(declared - 2.0) <= _SHARE and abs(ours - 2.0) > _CLEAR:
+        causes = "a function is applied to values or outputs, or weights do not add up to 1"
+        text = (
+            f"outputs grow {ours:.3g} times when inputs that are equal at all positions are doubled; declared 2 times"
+        )
+        yield exact(stage_of_outputs(pair), f"{text}: {causes}")
 
 
 def _share_of_zeros(answer: Answer, mask: BoolArray) -> float:

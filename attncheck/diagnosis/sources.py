@@ -18,9 +18,9 @@ from attncheck.checks.declared import DRAWS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import MOST_CAUSES, diagnosed, first_stages, hints, most_informative, precedes
-from attncheck.diagnosis.differences import SECOND_CALL, read_off, rounded
+from attncheck.diagnosis.differences import SECOND_CALL, centred, read_off, rounded
 from attncheck.diagnosis.effects import reproduces, sharpest, with_two_neurons
-from attncheck.diagnosis.estimates import exact_sample, uneven
+from attncheck.diagnosis.estimates import dependent, exact_sample, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
 from attncheck.diagnosis.responses import answering, findings, reproducing
 from attncheck.diagnosis.unread import never_read, unused_fields, unused_text
@@ -311,6 +311,9 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
     """
     deviations = violations.deviations
     causes, layer = deviations.matching if deviations.explanations else (), deviations.layer
+    if deviations.explanations and layer != violations.layers[0]:
+        # A cause of all violations explains the deviation, which the plainest layer does not have, too.
+        yield from _fitting(violations)
     if not causes or violations.repeats:
         return
     for sample in violations.samples:
@@ -324,9 +327,10 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
     yield from (Explanation(text, Certainty.FITTED) for text in violations.fits.everywhere if text in texts)
 
 
-def _rounded(violations: Violations) -> Iterator[Explanation]:
-    """Yield which arrays are rounded to few decimals."""
-    yield from (Explanation(text, Certainty.EXACT) for text in violations.roundings)
+def _of_numbers(violations: Violations) -> Iterator[Explanation]:
+    """Yield which arrays are rounded to few decimals, and whether outputs are centred."""
+    texts = [*violations.roundings, *(text for sample in violations.samples[:1] for text in centred(sample))]
+    yield from (Explanation(text, Certainty.EXACT) for text in texts)
 
 
 def _deviating(violations: Violations) -> Iterator[Explanation]:
@@ -356,7 +360,7 @@ def _fitting(violations: Violations) -> Iterator[Explanation]:
 
 
 def _uneven(violations: Violations) -> Iterator[Explanation]:
-    """Yield the first difference in scale between heads, positions or neurons.
+    """Yield dependent scores, or the first difference in scale between heads, positions or neurons.
 
     Differences that may follow from a violation at an earlier stage are skipped.
     """
@@ -364,7 +368,8 @@ def _uneven(violations: Violations) -> Iterator[Explanation]:
     root = seed_sequence(violations.seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1] if violations.subject else ():
         with own_arithmetic(), contextlib.suppress(InputError):
-            observations = uneven(sample, partial(exact_sample, sample, root, laws), laws)
+            by_index = uneven(sample, partial(exact_sample, sample, root, laws), laws)
+            observations = itertools.chain(dependent(sample), by_index)
             on = f" (on {sample.layer.describe()})" if len(samples) > 1 else ""
             first = (finding for finding in observations if not precedes(violations.tallies, finding))
             for explanation in itertools.islice(first, 1):
@@ -392,7 +397,7 @@ _Source = Callable[[Violations], Iterator[Explanation]]
 # Sources of explanations, in order. A source is skipped if an earlier explanation excludes its kind of certainty.
 _SOURCES: tuple[tuple[Certainty, _Source], ...] = (
     (Certainty.OBSERVED, partial(_unused, on_plainest=True)),
-    (Certainty.EXACT, _rounded),
+    (Certainty.EXACT, _of_numbers),
     (Certainty.IDENTIFIED, _reproduced),
     (Certainty.EXACT, _deviating),
     (Certainty.EXACT, partial(_of_lines, certainty=Certainty.EXACT)),

@@ -144,7 +144,7 @@ WRONG: dict[str, Answering] = {
     "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all": changed(
         lambda drawn: {}, before=lambda inputs: inputs * (np.arange(LAYER.width) < 4)
     ),
-    "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct": few_weights,
+    "draws: 0 and 24 of a call have the same weights; only 24 of 48 are distinct": few_weights,
     (
         "attention weights or values: outputs are those of attention weights averaged over heads, or "
         "these heads share one W_V W_O"
