@@ -62,6 +62,8 @@ def digest(value: Any, length: int = 12) -> str:
     >>> digest({"width": 64, "heads": 4})
     '42db097e6cac'
     """
+    if check_integer("length", length, 1, "pass 1 to 64 digits") > 64:
+        refuse("length", length, "must be at most 64", "pass 1 to 64 digits")
     return hashlib.sha256(encode(value)).hexdigest()[:length]
 
 
@@ -104,6 +106,8 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
     """
     seed = check_integer("run_seed", run_seed, 0, "pass a whole number of at least 0")
     number = check_integer("look", look, 1, "number the looks from 1")
+    if not isinstance(role, str):
+        refuse("role", role, "must be a string", "name what the numbers are for, e.g. role='inputs'")
     hashed = hashlib.sha256(encode([seed, list(key), number, role])).digest()
     return np.random.SeedSequence(int.from_bytes(hashed, "big"))
 
