@@ -88,6 +88,10 @@ def clipped(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.
     return project_out(layer, np.maximum(mixed, 0.0), coordinates, rng)
 
 
+def squashed(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+    return project_out(layer, np.tanh(mixed), coordinates, rng)
+
+
 def hidden_query_neurons(layer: AttentionLayer, made: Projections) -> Projections:
     """Lose half of the queries' neurons in head 1."""
     queries = made.queries.copy()
@@ -180,6 +184,10 @@ WRONG: dict[str, Answering] = {
         "after the scores: a linear function of a position's input is added to its output, as by a residual path"
     ): with_inputs_added,
     "after the scores: outputs pass through tanh": changed(lambda arrays: {"outputs": np.tanh(arrays["outputs"])}),
+    (
+        "after the scores: when inputs that are equal at all positions are doubled, outputs grow 1.29 times; declared 2 "
+        "times: a function is applied to values or outputs, or weights do not add up to 1"
+    ): on_inputs(LiteralSimulator(finish=squashed)),
     "scores: W_Q W_Kᵀ has rank 4 in head 1; declared 8": on_inputs(LiteralSimulator(), hidden_query_neurons),
     "scores: scores of query and key are symmetric in each head": on_inputs(
         score(lambda layer, scores: 0.5 * (scores + scores.swapaxes(-1, -2)))

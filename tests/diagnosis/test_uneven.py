@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -15,6 +16,7 @@ from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.evidence.plot_data import Estimates
 from attncheck.records.explanation import Explanation
 from attncheck.report.results import of_cause
+from attncheck.simulators.literal import LiteralSimulator, Projections
 from attncheck.subject import collapsed
 
 LAYERS = (
@@ -77,6 +79,20 @@ def test_larger_values_at_one_place_are_told(field: str, place: Any, name: str) 
 def one_large_head(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     sample = collapsed(layer, size, rng)
     return {"outputs": sample["outputs"], "scores": sample["scores"] * np.array([1.0, 1.5])[:, None, None]}
+
+
+def dependent_keys(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    def mix(layer: AttentionLayer, made: Projections) -> Projections:
+        return dataclasses.replace(made, keys=0.5 * made.queries + 0.75**0.5 * made.keys)
+
+    sample = LiteralSimulator(arrange=mix)(layer, size, rng)
+    return {"outputs": sample["outputs"], "scores": sample["scores"]}
+
+
+def test_dependent_queries_and_keys_are_told() -> None:
+    first, *_ = check(dependent_keys, LAYERS[0], properties="exactness", profile="smoke").causes
+    assert first.startswith("scores: mean score of a position with itself ")
+    assert first.endswith("W_Q and W_K depend on each other, or numbers are added to the scores")
 
 
 def large_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

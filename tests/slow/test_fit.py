@@ -121,6 +121,7 @@ FIRST = [
     mistake("returned_transposed", "grams"),
     mistake("outputs_of_other_draws", "scores"),
     mistake("unnormalised_softmax", "scores"),
+    mistake("one_after_maximum", "scores"),
     (LiteralSimulator(weigh=doubled), "scores", None, "the attention weights are those of 2 times the scores"),
     (correct_draw(change=lambda _: {"clip": 2.0}), "scores", None, "the draws fit a layer with clip=2.0"),
     fault("softmax_over_columns", "outputs"),
