@@ -395,7 +395,7 @@ def _equal_positions(pair: Pair) -> Iterator[Explanation]:
     same = dataclasses.replace(pair, inputs=np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1))
     ours, declared = (growth(same, respond, 1.0, lambda answer: answer.outputs) for respond in pair.both)
     if ours and abs(declared - 2.0) <= _SHARE and abs(ours - 2.0) > _CLEAR:
-        text = f"when inputs that are equal at all positions are doubled, outputs grow {ours:.3g} times; declared 2 times"
+        text = f"when inputs equal at all positions are doubled, outputs grow {ours:.3g} times; declared 2 times"
         causes = "a function is applied to values or outputs, or weights do not add up to 1"
         yield exact(stage_of_outputs(pair), f"{text}: {causes}")
 

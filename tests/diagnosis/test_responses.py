@@ -185,7 +185,7 @@ WRONG: dict[str, Answering] = {
     ): with_inputs_added,
     "after the scores: outputs pass through tanh": changed(lambda arrays: {"outputs": np.tanh(arrays["outputs"])}),
     (
-        "after the scores: when inputs that are equal at all positions are doubled, outputs grow 1.29 times; declared 2 "
+        "after the scores: when inputs equal at all positions are doubled, outputs grow 1.29 times; declared 2 "
         "times: a function is applied to values or outputs, or weights do not add up to 1"
     ): on_inputs(LiteralSimulator(finish=squashed)),
     "scores: W_Q W_Kᵀ has rank 4 in head 1; declared 8": on_inputs(LiteralSimulator(), hidden_query_neurons),
