@@ -15,6 +15,8 @@ from attncheck.frameworks.notes import ASKS, NOTE, Note, asks, wrong
 _GAIN = 1e-2
 # Relative tolerance within which 1/factor² is a whole number.
 _EQUAL = 1e-3
+# Scores that are multiplied by less than this, times 1/√head_dim, have no effect.
+_NOTHING = 1e-6
 # Standard deviation of scores above which attention is nearly one-hot.
 _LARGE = 8.0
 # A ratio of standard deviations identifies a scale if its relative error is below this. Otherwise, the scale is merely
@@ -66,6 +68,8 @@ def about_scale(
             yield asks(f"scores times 1/sqrt({root}), where head_dim is {head_dim}, {beside}", DECLARED)
         else:
             yield Note(f"scores times {forward.scales}, {beside}")
+    elif abs(forward.factor) * head_dim**0.5 < _NOTHING:
+        yield wrong("attention weights do not depend on queries and keys: are all keys hidden?", DECLARED)
     else:
         yield wrong(f"scores times {forward.scales}, not {RIGHT}", DECLARED)
 

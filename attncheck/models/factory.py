@@ -31,6 +31,8 @@ from attncheck.models.replay import CallRecorder, ModuleCall, paired, sequences_
 Array = np.ndarray[Any, Any]
 # Batch size and number of positions of default inputs.
 _BATCH, _POSITIONS = 2, 12
+#: Arguments that distinguish padding from tokens, with the number that marks a token.
+PADDING = {"attention_mask": 1, "key_padding_mask": 0, "src_key_padding_mask": 0}
 #: Inputs of a model: by argument name, in order, or a function that returns them.
 Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
 
@@ -104,7 +106,7 @@ class ModelFactory:
         inputs: Mapping[str, Any] | Sequence[Any] | None,
         call: Callable[..., Any] | None = None,
     ) -> None:
-        self.inputs = inputs
+        self.inputs, self.padded = _without_padding(inputs)
         self.adapter = kind(make, call, self.arguments, fields=("make", "model"))
 
     def fresh(self, seed: int) -> Any:
@@ -171,6 +173,36 @@ class ModelFactory:
 
     def _numbers(self, outputs: Any) -> list[Any]:
         return [self.adapter.numbers(leaf) for leaf in leaves_of(outputs) if hasattr(leaf, "dtype")]
+
+
+def _without_padding(inputs: Any) -> tuple[Any, list[str]]:
+    """Return inputs whose masks of padding mark all positions as tokens, and the names of the masks that differ.
+
+    Positions that are padded, and so may see nothing, would be read as part of the model's own mask.
+
+    Examples
+    --------
+    >>> inputs, names = _without_padding({"ids": np.zeros((2, 3)), "attention_mask": np.array([[0, 1, 1], [1, 1, 1]])})
+    >>> inputs["attention_mask"].tolist(), names
+    ([[1, 1, 1], [1, 1, 1]], ['attention_mask'])
+    """
+    masks = {name: inputs[name] for name in PADDING if name in inputs} if isinstance(inputs, Mapping) else {}
+    padded = [name for name, array in masks.items() if _marks_padding(array, PADDING[name])]
+    return ({**inputs, **{name: _filled(masks[name], PADDING[name]) for name in padded}} if padded else inputs), padded
+
+
+def _marks_padding(array: Any, token: int) -> bool:
+    """Return whether an array, (batch, positions), consists of 0 and 1, and not of `token` alone."""
+    if getattr(array, "ndim", 0) != 2:
+        return False
+    return bool(((array == 0) | (array == 1)).all()) and bool((array != token).any())
+
+
+def _filled(array: Any, number: int) -> Any:
+    """Return an array of the same type and shape, all of whose entries are 0 or 1."""
+    if "bool" in str(array.dtype):
+        return array | True if number else array & False
+    return array * 0 + number
 
 
 def numbers_of(make: Any, model: Any) -> Mapping[str, float]:

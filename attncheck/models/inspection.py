@@ -189,6 +189,7 @@ def _inspect_model(
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
         *(Note(f"{name} differs between sequences: masks are those of the first one") for name in masks),
+        *(Note(f"positions that {name} marks as padding are read as tokens") for name in factory.padded),
         *([] if steady else [asks(_RANDOM)]),
         *([asks(_LONG.format(long))] if long else []),
         *([] if calls or refused else [Note(UNRECOGNISED)]),
@@ -205,8 +206,8 @@ def _differing_masks(inputs: Mapping[str, Any]) -> list[str]:
     Examples
     --------
     >>> import numpy as np
-    >>> _differing_masks({"attention_mask": np.tri(2), "head_mask": np.ones((2, 4)), "ids": np.arange(2)})
-    ['attention_mask']
+    >>> _differing_masks({"src_mask": np.tri(2), "head_mask": np.ones((2, 4)), "ids": np.arange(2)})
+    ['src_mask']
     """
     masks = {name: array for name, array in inputs.items() if "mask" in name and getattr(array, "ndim", 0) > 1}
     return [name for name, array in masks.items() if bool((array != array[:1]).any())]

@@ -127,6 +127,11 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     >>> states = hidden_states(one, two)
     >>> states.width, states.lengths
     (8, (5,))
+    >>> def cross(x, memory, mask): ...
+    >>> calls = ((np.zeros((b, 5, 8)), np.ones((b, 7, 8)), np.ones((b, 7))) for b in (1, 2))
+    >>> one, two = (CallArguments.of(cross, call, {}) for call in calls)
+    >>> hidden_states(one, two).crossed.lengths  # of queries and of keys
+    (7,)
     """
     if len(one.leaves) != len(two.leaves):
         return None
@@ -180,7 +185,8 @@ def _replacing(
 ) -> HiddenStates:
     """Return `HiddenStates` that replace the leaves in `hidden`, which maps indices of leaves to offsets.
 
-    `batch` has the batch axis of each leaf. If the replaced leaves have different lengths, all are cut to the shortest.
+    `batch` has the batch axis of each leaf. If the replaced leaves have different lengths, all get the length of the
+    longest, so that no key is lost. If further leaves have the shortest length, all are cut to that length instead.
     """
     axis = batch[next(iter(hidden))]
     assert axis is not None
@@ -188,6 +194,8 @@ def _replacing(
     length, longer = min(sizes), max(sizes)
     leaves = tuple(hidden.get(i, leaf) for i, leaf in enumerate(arguments.leaves))
     arguments = dataclasses.replace(arguments, leaves=leaves)
+    if length < longer and not any(_has(leaf, length, b) for leaf, b in zip(leaves, batch, strict=True)):
+        length = longer
     if length < longer:
         cut = map(functools.partial(_cut, longer, length), arguments.leaves, batch)
         arguments = dataclasses.replace(arguments, leaves=tuple(cut))

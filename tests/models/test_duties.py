@@ -222,6 +222,20 @@ class Unpadded(Padded):
     used = False
 
 
+class PooledAtEnd(Padded):
+    """Outputs are those of the last token."""
+
+    def forward(self, ids: Any, attention_mask: Any = None) -> Any:
+        return super().forward(ids, attention_mask)[:, -1]
+
+
+class Pooled(Unpadded):
+    """A classifier: outputs are means over positions, padded ones included."""
+
+    def forward(self, ids: Any, attention_mask: Any = None) -> Any:
+        return super().forward(ids, attention_mask).mean(1)
+
+
 class Apart(Unpadded):
     """Outputs do not depend on other positions."""
 
@@ -314,6 +328,8 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "uninitialised buffer": (lambda: Buffered(torch.empty(WIDTH)), {"state": WRONG} | UNSEEN),
     "padding": (Padded, MEANS | {"permutation": ASKS, "pad_tokens": HOLDS}),
     "ignored padding": (Unpadded, MEANS | {"permutation": ASKS, "pad_tokens": ASKS}),
+    "mean over padding": (Pooled, MEANS | {"precision": UNEXAMINED, "pad_tokens": ASKS}),
+    "last token": (PooledAtEnd, MEANS | {"precision": UNEXAMINED, "pad_tokens": HOLDS}),
     "no other positions": (Apart, MEANS),
     "cache": (Cached, {"cache": HOLDS}),
     "cache with a wrong mask": (lambda: Cached(False), {"cache": ASKS}),

@@ -30,7 +30,7 @@ def cache(probe: TorchModel) -> Iterator[Note]:
     name = next((name for name in accepted if _CACHE.fullmatch(name)), None)
     if name is None:
         raise NotExaminedError("no argument is a cache")
-    if len(probe.arguments) > 1 or not probe.steady:
+    if sum(isinstance(value, torch.Tensor) for value in probe.arguments.values()) > 1 or not probe.steady:
         raise NotExaminedError("the model has further inputs, or two calls on the same inputs differ")
     if effect_of_later(probe):
         raise NotExaminedError("attention is not causal")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from attncheck.frameworks.notes import Note, asks, wrong
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
+from attncheck.models.factory import PADDING
 
 # Later positions are hidden if their largest score is below that of earlier positions by more than `_HIDDEN`. Attention
 # is almost causal if the derivatives of outputs with respect to later inputs are below `_TINY` times those with respect
@@ -23,8 +24,6 @@ _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 _TOLERANCE = 1e-4
 # Number of padded positions at either end of a sequence.
 _PADDED = 2
-# Arguments that distinguish padding from tokens; True if they mark the tokens, False if they mark the padding.
-_MASKS = {"attention_mask": True, "key_padding_mask": False, "src_key_padding_mask": False}
 _POSITIONAL = re.compile(r"pos(itions?|itional)?(_?(emb|enc|bias|table|ids)\w*)?(\.|$)|rotary|inv_freq|relative|alibi")
 
 
@@ -112,20 +111,38 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     """Report outputs at real tokens that depend on padding tokens."""
     tokens = probe.vectors.values.shape[:2]
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
-    name = next((name for name in _MASKS if name in accepted), None)
+    name = next((name for name in PADDING if name in accepted), None)
     if name is None or tokens[1] <= 2 * _PADDED:
         raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
     given = probe.arguments.get(name)
     if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] != tokens[1]:
         raise NotExaminedError(f"{name} marks tokens of another input than {probe.vectors}")
-    for side, padded in (("right", slice(tokens[1] - _PADDED, None)), ("left", slice(_PADDED))):
+    sides = {"right": slice(tokens[1] - _PADDED, None), "left": slice(_PADDED)}
+    changing = []
+    for side, padded in sides.items():
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[:, padded] = True
-        mask = (~is_padded).long() if _MASKS[name] else is_padded
-        positions, derivatives = probe.influence({name: mask})
-        real = ~is_padded[0, positions]
-        if derivatives[real, 0][:, is_padded[0]].any():
-            yield asks(f"tokens that {name} marks as padding on the {side} change the outputs elsewhere", "pad_tokens")
+        mask = (~is_padded).long() if PADDING[name] else is_padded
+        changing += [side] * _depends_on(probe, is_padded[0], {name: mask})
+    text = f"tokens that {name} marks as padding"
+    if not probe.pools:
+        yield from (asks(f"{text} on the {side} change the outputs elsewhere", "pad_tokens") for side in changing)
+    # The output of a sequence may be that of its first or last token, which may be padding on one side.
+    elif len(changing) == len(sides):
+        yield asks(f"{text} change the outputs, on either side", "pad_tokens")
+
+
+def _depends_on(probe: TorchModel, padded: Any, changes: Mapping[Any, Any]) -> bool:
+    """Return whether the first sequence's outputs depend on its vectors at the padded positions, (positions,).
+
+    Outputs at these positions are left out. `changes` replaces further inputs.
+    """
+    if not probe.pools:
+        positions, derivatives = probe.influence(changes)
+        return bool(derivatives[~padded[positions], 0][:, padded].any())
+    x = probe.vectors.values.clone().requires_grad_()
+    y = probe.with_vectors(x, changes)[0]
+    return bool(probe.derivatives((y * noise(y)).sum(), [x])[0][0, padded].any())
 
 
 def _later(positions: list[int], length: int) -> Any:

@@ -151,6 +151,14 @@ class TorchModel:
             raise NotExaminedError(f"the outputs are not one vector per position of {self.vectors}")
         return y
 
+    @functools.cached_property
+    def pools(self) -> bool:
+        """Whether the outputs are one vector per sequence."""
+        x = self.vectors.values
+        with torch.no_grad():
+            y = self.with_vectors(x)
+        return bool(x.ndim == 3 and y.ndim == 2 and len(y) == len(x))
+
     def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
         """Return some positions, and how strongly the first sequence's outputs at these positions depend on all inputs.
 
