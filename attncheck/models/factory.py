@@ -185,17 +185,25 @@ def _without_padding(inputs: Any) -> tuple[Any, list[str]]:
     >>> inputs, names = _without_padding({"ids": np.zeros((2, 3)), "attention_mask": np.array([[0, 1, 1], [1, 1, 1]])})
     >>> inputs["attention_mask"].tolist(), names
     ([[1, 1, 1], [1, 1, 1]], ['attention_mask'])
+    >>> _without_padding({"ids": np.zeros((2, 3)), "attention_mask": np.tri(3)})[1]
+    []
     """
-    masks = {name: inputs[name] for name in PADDING if name in inputs} if isinstance(inputs, Mapping) else {}
-    padded = [name for name, array in masks.items() if _marks_padding(array, PADDING[name])]
-    return ({**inputs, **{name: _filled(masks[name], PADDING[name]) for name in padded}} if padded else inputs), padded
+    if not isinstance(inputs, Mapping):
+        return inputs, []
+    padded = [name for name in PADDING if name in inputs and _marks_padding(name, inputs)]
+    return {**inputs, **{name: _filled(inputs[name], PADDING[name]) for name in padded}}, padded
 
 
-def _marks_padding(array: Any, token: int) -> bool:
-    """Return whether an array, (batch, positions), consists of 0 and 1, and not of `token` alone."""
-    if getattr(array, "ndim", 0) != 2:
+def _marks_padding(name: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an input marks some positions of other inputs as padding, by 0 or 1.
+
+    A mask of positions by positions, which is no such input, has another shape than the tokens.
+    """
+    array = inputs[name]
+    shapes = [tuple(getattr(other, "shape", ())[:2]) for key, other in inputs.items() if key != name]
+    if getattr(array, "ndim", 0) != 2 or tuple(array.shape) not in shapes:
         return False
-    return bool(((array == 0) | (array == 1)).all()) and bool((array != token).any())
+    return bool(((array == 0) | (array == 1)).all()) and bool((array != PADDING[name]).any())
 
 
 def _filled(array: Any, number: int) -> Any:
