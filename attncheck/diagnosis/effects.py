@@ -59,7 +59,8 @@ def with_two_neurons(results: Iterable[Result], layer: AttentionLayer, subject: 
 
     def call(*arguments: Any) -> Mapping[str, Any]:
         arrays = subject.call(*arguments)
-        return {name: array[..., :2] if name in ("outputs", "inputs") else array for name, array in arrays.items()}
+        few = {name: np.asarray(arrays[name])[..., :2] for name in ("outputs", "inputs") if name in arrays}
+        return {**arrays, **few}
 
     reduced = dataclasses.replace(subject, call=call)
     return [_examined(result, layer, reduced, seed, role="two neurons") for result in results]

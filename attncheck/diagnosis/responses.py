@@ -94,7 +94,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     if not explanations or explanations[0].text != UNEXPLAINED:
         return explanations
     one_head = _with_one_head(subject, layer, rng) if layer.num_heads > 1 else []
-    return [*_equal_positions(pair)] or one_head or explanations
+    return _first_difference(pair, [_equal_positions]) or one_head or explanations
 
 
 def _may_use_other_weights(pair: Pair) -> bool:

@@ -231,7 +231,7 @@ class Violations:
         return candidate.words not in differing - matching
 
     @cached_property
-    def sharpest(self) -> list[Result]:
+    def comparable(self) -> list[Result]:
         """The results on the plainest layer with the largest effects that can be compared with those of candidates."""
         sample = self.samples[0]
         if sample.coordinates <= 2:
@@ -246,7 +246,7 @@ class Violations:
         if not self.deviates_alike(candidate):
             return False
         with own_arithmetic():
-            return reproduces(candidate, sample, self.sharpest, self.laws, self.seed)
+            return reproduces(candidate, sample, self.comparable, self.laws, self.seed)
 
     def deviates_alike(self, candidate: Candidate) -> bool:
         """Return whether a candidate has the first exact deviation of the subject; numbers in its text may differ.
@@ -311,10 +311,12 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
     """
     deviations = violations.deviations
     causes, layer = deviations.matching if deviations.explanations else (), deviations.layer
+    if violations.repeats:
+        return
     if deviations.explanations and layer != violations.layers[0]:
         # A cause of all violations explains the deviation, which the plainest layer does not have, too.
         yield from _fitting(violations)
-    if not causes or violations.repeats:
+    if not causes:
         return
     for sample in violations.samples:
         with own_arithmetic(), contextlib.suppress(InputError):

@@ -185,8 +185,6 @@ def _without_padding(inputs: Any) -> tuple[Any, list[str]]:
     >>> inputs, names = _without_padding({"ids": np.zeros((2, 3)), "attention_mask": np.array([[0, 1, 1], [1, 1, 1]])})
     >>> inputs["attention_mask"].tolist(), names
     ([[1, 1, 1], [1, 1, 1]], ['attention_mask'])
-    >>> _without_padding({"ids": np.zeros((2, 3)), "attention_mask": np.tri(3)})[1]
-    []
     """
     if not isinstance(inputs, Mapping):
         return inputs, []
@@ -195,15 +193,28 @@ def _without_padding(inputs: Any) -> tuple[Any, list[str]]:
 
 
 def _marks_padding(name: str, inputs: Mapping[str, Any]) -> bool:
-    """Return whether an input marks some positions of other inputs as padding, by 0 or 1.
-
-    A mask of positions by positions, which is no such input, has another shape than the tokens.
-    """
-    array = inputs[name]
-    shapes = [tuple(getattr(other, "shape", ())[:2]) for key, other in inputs.items() if key != name]
-    if getattr(array, "ndim", 0) != 2 or tuple(array.shape) not in shapes:
+    """Return whether an input marks some positions of other inputs as padding, by 0 or 1."""
+    if not has_entry_per_token(name, inputs):
         return False
+    array = inputs[name]
     return bool(((array == 0) | (array == 1)).all()) and bool((array != PADDING[name]).any())
+
+
+def has_entry_per_token(name: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an input is an array, (batch, positions), that has an entry for each position of another input.
+
+    Masks of positions by positions are no such inputs.
+
+    Examples
+    --------
+    >>> inputs = {"ids": np.zeros((2, 3)), "src_mask": np.ones((2, 3)), "causal_mask": np.tri(3)}
+    >>> has_entry_per_token("src_mask", inputs), has_entry_per_token("causal_mask", inputs)
+    (True, False)
+    """
+    shape = tuple(getattr(inputs[name], "shape", ()))
+    return len(shape) == 2 and any(
+        tuple(getattr(other, "shape", ())[:2]) == shape for key, other in inputs.items() if key != name
+    )
 
 
 def _filled(array: Any, number: int) -> Any:

@@ -24,7 +24,7 @@ from attncheck.models.attention import (
     unread_calls,
 )
 from attncheck.models.duties.registry import measured
-from attncheck.models.factory import Inputs, first_model, numbers_of
+from attncheck.models.factory import Inputs, first_model, has_entry_per_token, numbers_of
 from attncheck.models.families import ParameterTable
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import statistics_of
@@ -201,15 +201,15 @@ def _inspect_model(
 
 
 def _differing_masks(inputs: Mapping[str, Any]) -> list[str]:
-    """Return the names of those inputs of a model that are masks and differ between sequences.
+    """Return the names of those inputs of a model that are masks of tokens and differ between sequences.
 
     Examples
     --------
     >>> import numpy as np
-    >>> _differing_masks({"src_mask": np.tri(2), "head_mask": np.ones((2, 4)), "ids": np.arange(2)})
+    >>> _differing_masks({"ids": np.ones((2, 3)), "src_mask": np.eye(2, 3), "causal_mask": np.tri(3)})
     ['src_mask']
     """
-    masks = {name: array for name, array in inputs.items() if "mask" in name and getattr(array, "ndim", 0) > 1}
+    masks = {name: inputs[name] for name in inputs if "mask" in name and has_entry_per_token(name, inputs)}
     return [name for name, array in masks.items() if bool((array != array[:1]).any())]
 
 
