@@ -74,7 +74,7 @@ class _Calls:
         Each call gives `equations` equations per draw.
         """
         count = math.ceil(_EQUATIONS * unknowns / equations)
-        if count >= len(pair.inputs) or unknowns > _UNKNOWNS:
+        if count > len(pair.inputs) or unknowns > _UNKNOWNS:
             return None
         inputs = [np.roll(pair.inputs, shift, axis=0) for shift in range(count)]
         answers = [pair.subject(entry) for entry in inputs]

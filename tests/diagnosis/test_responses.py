@@ -208,6 +208,11 @@ ROWS = [
         LAYER.replace(norm="layer", activation="relu"),
         "scores: they are those of inputs with norm='rms'",
     ),
+    (  # a call gives one equation for 32 unknowns
+        on_inputs(LiteralSimulator(weigh=lambda layer, scores: np.ones_like(scores))),
+        AttentionLayer(width=16),
+        "attention weights or values: outputs are those of equal attention weights",
+    ),
     (
         on_inputs(LiteralSimulator(), shifted_values),
         CAUSAL,
