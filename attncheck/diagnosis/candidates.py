@@ -58,6 +58,8 @@ _POWERS: dict[str, Callable[[AttentionLayer], float]] = {
     "n^(1/4)": lambda layer: layer.width**0.25,
     "head_dim^(1/4)": lambda layer: layer.head_width**0.25,
 }
+#: Maximum number of output neurons of a candidate's draws.
+NEURONS = 2
 # Fields with the standard deviations of W_Q, W_K, W_V and W_O, and the sets of them that may be wrong together.
 _SCORES, _KEYS, _VALUES, _OUTPUTS = "query_std", "key_std", "value_std", "output_std"
 _SETS: tuple[tuple[str, ...], ...] = (

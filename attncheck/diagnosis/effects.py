@@ -15,7 +15,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.sample import Sample
 from attncheck.checks.structure import CHECKS as EXACT
-from attncheck.diagnosis.candidates import Candidate
+from attncheck.diagnosis.candidates import NEURONS, Candidate
 from attncheck.diagnosis.causes import sharpness
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -37,7 +37,7 @@ _UNLIKELY = 0.01
 _EXACT = {check.name for check in EXACT}
 
 
-def sharpest(layer: AttentionLayer, results: Iterable[Result]) -> list[Result]:
+def _sharpest(layer: AttentionLayer, results: Iterable[Result]) -> list[Result]:
     """Return the violated results with the largest effects on a layer.
 
     Exact checks are left out, because they need the subject's own inputs.
@@ -50,20 +50,27 @@ def sharpest(layer: AttentionLayer, results: Iterable[Result]) -> list[Result]:
     return sorted(violated, key=lambda result: (-sharpness(result), result.id))[:_MOST]
 
 
-def with_two_neurons(results: Iterable[Result], layer: AttentionLayer, subject: Subject, seed: int) -> list[Result]:
-    """Return fresh results of the same checks on a layer, for a subject that returns no more neurons than candidates.
+def comparable(sample: Sample, results: Sequence[Result], subject: Subject | None, seed: int) -> list[Result]:
+    """Return results with large effects on the layer of `sample` that can be compared with those of candidates.
 
-    Effects of a subject that returns more neurons cannot be compared with those of candidates, because most effects
-    depend on the number of neurons.
+    Most effects depend on the number of neurons. A subject that returns more neurons than candidates is therefore
+    examined anew, on as many as they have. Of a file, whose `subject` is None, ratios of variances are preferred, as
+    they do not depend on it.
     """
+    layer, largest = sample.layer, _sharpest(sample.layer, results)
+    if sample.coordinates <= NEURONS:
+        return largest
+    if subject is None:
+        return _sharpest(layer, [result for result in results if result.null_effect == 1.0]) or largest
+    draw = subject.call
 
     def call(*arguments: Any) -> Mapping[str, Any]:
-        arrays = subject.call(*arguments)
-        few = {name: np.asarray(arrays[name])[..., :2] for name in ("outputs", "inputs") if name in arrays}
+        arrays = draw(*arguments)
+        few = {name: np.asarray(arrays[name])[..., :NEURONS] for name in ("outputs", "inputs") if name in arrays}
         return {**arrays, **few}
 
     reduced = dataclasses.replace(subject, call=call)
-    return [_examined(result, layer, reduced, seed, role="two neurons") for result in results]
+    return [_examined(result, layer, reduced, seed, role="two neurons") for result in largest]
 
 
 def reproduces(

@@ -280,8 +280,8 @@ def dependent(sample: Sample) -> Iterator[Explanation]:
     if sample.scores is not None and not sample.layer.tied_query_key:
         mean = mean_of(_SELF_SCORES, _returned_scores(sample), 0.0)
         if mean.differs and mean.beyond_chance:
-            text = f"{mean}: W_Q and W_K depend on each other, or numbers are added to the scores"
-            yield Explanation(text, Certainty.ESTIMATED, declared.SCORES)
+            causes = "W_Q and W_K depend on each other or have means other than 0, or numbers are added to the scores"
+            yield Explanation(f"{mean}: {causes}", Certainty.ESTIMATED, declared.SCORES)
 
 
 def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:

@@ -14,7 +14,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.returned import FIELDS
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.candidates import Candidate, Draw, candidates, correct_draw, named, scaled_by
+from attncheck.diagnosis.candidates import NEURONS, Candidate, Draw, candidates, correct_draw, named, scaled_by
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
@@ -106,7 +106,7 @@ def fitted(
     case, both lists are empty if the samples fit the declaration, because then the fault does not show in these draws
     or features.
     """
-    embeddings = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
+    embeddings = [SampleEmbedding(_few_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
     *rounds, full_seed, again, scale_seed = seed.spawn(len(_ROUNDS) + 3)
     nothing = Candidate("right", "nothing is wrong", correct_draw(laws))
@@ -126,10 +126,10 @@ def fitted(
     return _distinct([cause for cause in causes if cause.fits]), [cause for cause in causes if not cause.fits]
 
 
-def _two_neurons(sample: Sample) -> Sample:
-    """Return a sample with at most two neurons, because draws of candidates have two."""
+def _few_neurons(sample: Sample) -> Sample:
+    """Return a sample with no more neurons than draws of candidates."""
     arrays = {name: values for name, values in sample.arrays.items() if name in FIELDS}
-    few = {name: arrays[name][..., :2] for name in ("outputs", "inputs") if name in arrays}
+    few = {name: arrays[name][..., :NEURONS] for name in ("outputs", "inputs") if name in arrays}
     return Sample(sample.layer, **(arrays | few))
 
 

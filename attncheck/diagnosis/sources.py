@@ -19,7 +19,7 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import MOST_CAUSES, diagnosed, first_stages, hints, most_informative, precedes
 from attncheck.diagnosis.differences import SECOND_CALL, centred, read_off, rounded
-from attncheck.diagnosis.effects import reproduces, sharpest, with_two_neurons
+from attncheck.diagnosis.effects import comparable, reproduces
 from attncheck.diagnosis.estimates import dependent, exact_sample, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
 from attncheck.diagnosis.responses import answering, findings, reproducing
@@ -232,13 +232,8 @@ class Violations:
 
     @cached_property
     def comparable(self) -> list[Result]:
-        """The results on the plainest layer with the largest effects that can be compared with those of candidates."""
-        sample = self.samples[0]
-        if sample.coordinates <= 2:
-            return sharpest(sample.layer, self.results)
-        if self.subject is None:  # files: ratios of variances do not depend on the number of neurons
-            return sharpest(sample.layer, (result for result in self.results if result.null_effect == 1.0))
-        return with_two_neurons(sharpest(sample.layer, self.results), sample.layer, self.subject, self.seed)
+        """Results on the plainest layer, whose effects can be compared with those of candidates."""
+        return comparable(self.samples[0], self.results, self.subject, self.seed)
 
     def reproduced(self, candidate: Candidate) -> bool:
         """Return whether a candidate has the subject's exact deviation and the effects of the violated checks."""

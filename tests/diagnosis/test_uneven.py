@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attncheck import AttentionLayer, check
+from attncheck import AttentionLayer, check, simulate
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.evidence.plot_data import Estimates
+from attncheck.faults import FAULTS
 from attncheck.records.explanation import Explanation
 from attncheck.report.results import of_cause
 from attncheck.simulators.literal import LiteralSimulator, Projections
@@ -89,10 +90,35 @@ def dependent_keys(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     return {"outputs": sample["outputs"], "scores": sample["scores"]}
 
 
-def test_dependent_queries_and_keys_are_told() -> None:
-    first, *_ = check(dependent_keys, LAYERS[0], properties="exactness", profile="smoke").causes
+@pytest.mark.parametrize("seed", range(3))
+def test_dependent_queries_and_keys_are_told(seed: int) -> None:
+    first, *_ = check(dependent_keys, LAYERS[0], properties="exactness", profile="smoke", seed=seed).causes
     assert first.startswith("scores: mean score of a position with itself ")
-    assert first.endswith("W_Q and W_K depend on each other, or numbers are added to the scores")
+    assert "W_Q and W_K depend on each other" in first
+
+
+def centred(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    number = int(rng.integers(2**31))
+    outputs = simulate(layer, size, seed=number, coordinates=layer.width).outputs
+    return {"outputs": outputs - outputs.mean(axis=-1, keepdims=True)}
+
+
+def weights_of_a_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    return {"outputs": FAULTS["weights_per_call"].subject(layer, size, rng)["outputs"]}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_centred_outputs_are_told(seed: int) -> None:
+    first, *_ = check(centred, LAYERS[0], properties=["exactness", "outputs"], profile="smoke", seed=seed).causes
+    assert first == "the outputs of all neurons add up to 0 at each position: are they centred?"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_interval_stands_beside_dependent_draws(seed: int) -> None:
+    report = check(weights_of_a_call, LAYERS[0], profile="smoke", seed=seed)
+    assert report.causes[0].startswith("draws: two calls have different distributions")
+    assert any(result.diagnosis for result in report.results)
+    assert report.view.observed == []
 
 
 def large_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

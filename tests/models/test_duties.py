@@ -236,6 +236,14 @@ class Pooled(Unpadded):
         return super().forward(ids, attention_mask).mean(1)
 
 
+class Closed(Pooled):
+    """A classifier whose outputs are 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+
+
 class Apart(Unpadded):
     """Outputs do not depend on other positions."""
 
@@ -329,6 +337,10 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "padding": (Padded, MEANS | {"permutation": ASKS, "pad_tokens": HOLDS}),
     "ignored padding": (Unpadded, MEANS | {"permutation": ASKS, "pad_tokens": ASKS}),
     "mean over padding": (Pooled, MEANS | {"precision": UNEXAMINED, "pad_tokens": ASKS}),
+    "mean over padding, closed head": (
+        Closed,
+        MEANS | dict.fromkeys(("precision", "pad_tokens", "sequences"), UNEXAMINED),
+    ),
     "last token": (PooledAtEnd, MEANS | {"precision": UNEXAMINED, "pad_tokens": HOLDS}),
     "no other positions": (Apart, MEANS),
     "cache": (Cached, {"cache": HOLDS}),

@@ -142,7 +142,10 @@ def _depends_on(probe: TorchModel, padded: Any, changes: Mapping[Any, Any]) -> b
         return bool(derivatives[~padded[positions], 0][:, padded].any())
     x = probe.vectors.values.clone().requires_grad_()
     y = probe.with_vectors(x, changes)[0]
-    return bool(probe.derivatives((y * noise(y)).sum(), [x])[0][0, padded].any())
+    derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0][0]
+    if not derivatives.any():
+        raise NotExaminedError(f"the outputs do not depend on {probe.vectors}")
+    return bool(derivatives[padded].any())
 
 
 def _later(positions: list[int], length: int) -> Any:
