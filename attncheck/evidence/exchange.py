@@ -32,6 +32,8 @@ from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
 # Maximum number of distinct hashes in condensed data.
 _REMEMBERED = 2**17
+# The law of larger statistics cannot be computed; its relative standard deviation is below 1e-7.
+_LARGEST = 1e15
 # There is a p-value only if the number of draws minus that of calls is at least this.
 _FEWEST = 30
 #: Bound on the chance that rounding makes a second number equal to the largest one, x, of a sample. The chance is the
@@ -154,6 +156,8 @@ class Calls(Family):
         """
         if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
+        if statistic > _LARGEST:
+            return statistic
         most = 4.0 * statistic + 100.0 * freedom
         excess = functools.partial(scipy.stats.ncx2.sf, statistic, freedom)
         return float(scipy.optimize.brentq(lambda x: excess(x) - tail, 0.0, most))
