@@ -120,10 +120,20 @@ def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.r
     Examples
     --------
     >>> stream(0, "scores", {"width": 64}).integers(1000, size=4)
-    array([ 81, 108, 430, 512])
+    array([714, 921, 868, 267])
     """
-    # Explicit bit generator: the choice of numpy.random.default_rng may change.
-    return np.random.Generator(np.random.PCG64(seed_sequence(run_seed, *key, look=look, role=role)))
+    return generator(seed_sequence(run_seed, *key, look=look, role=role))
+
+
+def generator(sequence: np.random.SeedSequence) -> np.random.Generator:
+    """Return the random generator of a seed sequence: SFC64, which draws normals faster than NumPy's default.
+
+    Examples
+    --------
+    >>> generator(np.random.SeedSequence(0)).integers(1000, size=4)
+    array([724, 568, 353, 234])
+    """
+    return np.random.Generator(np.random.SFC64(sequence))
 
 
 def _tagged(value: Any) -> tuple[bytes, bytes]:

@@ -112,11 +112,11 @@ def compared(functional: FunctionalOf[Any, Any], **fields: Any) -> CheckOf[Any, 
 
 
 def of_call(sizes: Callable[[Any], FloatArray]) -> Callable[[Any, Any], tuple[FloatArray, IntArray]]:
-    """Return a measure that maps a sample of one call to the sizes of its draws and the number of draws.
+    """Return a measure that maps a sample to the sizes of its draws and the number of draws per call.
 
     `sizes` maps a sample to one size per draw.
     """
-    return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
+    return lambda sample, reference: (sizes(sample), np.array(sample.calls))
 
 
 def between_calls(

@@ -6,11 +6,12 @@ import abc
 import dataclasses
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck._lib.streams import generator
 from attncheck.checks.answers import DrawOn, Pair, pair_of
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, FunctionalOf
 from attncheck.checks.returned import EVERY_FIELD
@@ -102,14 +103,14 @@ class Reference(ReferenceOf[AttentionLayer]):
 
     def _stream(self, key: int) -> np.random.Generator:
         keys = (*self.seed.spawn_key, key)
-        return np.random.default_rng(np.random.SeedSequence(self.seed.entropy, spawn_key=keys))
+        return generator(np.random.SeedSequence(self.seed.entropy, spawn_key=keys))
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
         """The values of every wanted functional, (RATIO · size,)."""
         coordinates = min(self.coordinates, NEURONS, self.layer.width)
         drawn = drawn_blocks(self.layer, RATIO * self.size, self.seed, coordinates=coordinates, grams=frozenset())
-        samples = (Sample(self.layer, **draws.as_dict()) for draws in drawn)
+        samples = (Sample(self.layer, **cast("dict[str, Any]", draws.as_dict())) for draws in drawn)
         return self.values_of(FUNCTIONALS, self.layer, coordinates, samples)
 
     def score_sizes(self, rank: int) -> FloatArray:
@@ -158,7 +159,7 @@ class LiteralReference(Reference):
     def _draw(self) -> dict[str, FloatArray]:
         """Return the fields of all draws by explicit weight matrices, drawn in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
-        total, rng = LITERAL_RATIO * self.size, np.random.default_rng(self.seed)
+        total, rng = LITERAL_RATIO * self.size, generator(self.seed)
         parts = [
             draw_with_weights(self.layer, min(step, total - start), self.coordinates, rng, self.laws).as_dict()
             for start in range(0, total, step)

@@ -99,7 +99,8 @@ def _rotated_products(
 class Sample:
     """Arrays that a subject exposes for independent draws of a layer; shapes as in `attncheck.Draws`.
 
-    Fields that the subject does not expose are None. Derived quantities are cached.
+    Fields that the subject does not expose are None. Derived quantities are cached. `calls` are the numbers of draws
+    per call of the subject.
     """
 
     layer: AttentionLayer
@@ -111,6 +112,11 @@ class Sample:
     value_gram: FloatArray | None = None
     keys: FloatArray | None = None
     attention: FloatArray | None = None
+    calls: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.calls:
+            object.__setattr__(self, "calls", (len(self.outputs),))
 
     @property
     def case(self) -> AttentionLayer:
@@ -146,6 +152,12 @@ class Sample:
     def __getitem__(self, part: slice) -> Sample:
         """Return consecutive draws as a new sample."""
         return Sample(self.layer, **{name: value[part] for name, value in self.arrays.items()})
+
+    def joined(self, others: Sequence[Sample]) -> Sample:
+        """Return one sample of the draws of this sample and of others that expose the same arrays."""
+        parts = (self, *others)
+        arrays: dict[str, Any] = {name: np.concatenate([part.need(name) for part in parts]) for name in self.arrays}
+        return Sample(self.layer, **arrays, calls=sum((part.calls for part in parts), ()))
 
     def blocks(self, size: int) -> Sequence[Sample]:
         """Return disjoint blocks of `size` draws as samples, dropping the remainder."""

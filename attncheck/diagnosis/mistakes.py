@@ -20,6 +20,7 @@ from attncheck.layers.requirements import (
     SEVERAL_GROUPS,
     SEVERAL_HEADS,
     SEVERAL_POSITIONS,
+    SHARED_GROUPS,
     SOFTMAX,
     UNTIED,
     OfLayer,
@@ -94,6 +95,11 @@ def _one_output_matrix(layer: AttentionLayer, mixed: FloatArray, coordinates: in
 def _output_matrix_by_position(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
     parts = [project_out(layer, mixed[:, :, i : i + 1], coordinates, rng) for i in range(layer.seq_len)]
     return np.concatenate(parts, axis=1)
+
+
+@declared(MISTAKES, "scores are transposed: keys times queries", SHARED_GROUPS, step="score")
+def _transposed_scores(layer: AttentionLayer, projections: Projections, rng: Rng) -> FloatArray:
+    return dot_products(layer, projections, rng).swapaxes(-1, -2)
 
 
 @declared(MISTAKES, "heads are split by a view without a transpose: positions and heads are mixed", _MIXED, "arrange")

@@ -129,6 +129,11 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
         yield f"size of scores of head {g} over those of {h}", sizes[:, g] - sizes[:, h]
     if s > 1:
         rows, columns = squares.sum(axis=(1, 3)), squares.sum(axis=(1, 2))
+        ratios = _log(squares[..., 0].sum(axis=2)) - _log(squares[..., -1].sum(axis=2))
+        yield (
+            "ratio of columns of scores of head 0 times that of the next head",
+            ratios[:, 0] * ratios[:, 1 % len(ratios[0])],
+        )
         yield "diagonal of scores over the rest", _log(np.einsum("nhii->n", squares)) - total
         yield "ratio of the sizes of the first and last rows of scores", _log(rows[:, 0]) - _log(rows[:, -1])
         yield "ratio of the sizes of the first and last columns of scores", _log(columns[:, 0]) - _log(columns[:, -1])

@@ -39,7 +39,7 @@ def observe(
     for start, child in zip(range(0, total, planned.chunk), seed.spawn(-(-total // planned.chunk)), strict=True):
         count = min(planned.chunk, total - start)
         active = [check for check in checks if start < size[check]]
-        sample = subject.draw_as(setting, count, rng)
+        sample = subject.draw_in_calls(setting, count, rng)
         functionals = frozenset(check.compares for check in active)
         reference = domain.reference(setting, sample, child, functionals, planned.blocks)
         for check in active:

@@ -15,12 +15,13 @@ from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.evidence.groups import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
+from attncheck.subject.subject import CALL_DRAWS
 
 # Maximum number of entries in an array of the draws that are processed at a time, i.e. 16 MiB.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
-#: Draws per call: enough to reveal repeats within a call, few enough for many calls per look.
-CALL_DRAWS = 256
+# Number of draws that are measured together.
+_CHUNK_DRAWS = 2 * CALL_DRAWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Plan:
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Number of draws per call of the subject. It does not depend on the sizes, so the draws of a shorter look are
+        Number of draws that are measured together. It does not depend on the sizes, so the draws of a shorter look are
         the first draws of a longer one.
     level, power : float
         Level and power of one look.
@@ -77,7 +78,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
             skipped[check.name] = _too_expensive(check.alternative.text, cost.affordable, setting)
         else:
             sizes[check] = size
-    chunk = chunk_of(setting.case, min(CALL_DRAWS, cost.affordable))
+    chunk = chunk_of(setting.case, min(_CHUNK_DRAWS, cost.affordable))
     full_sizes = {
         check: min(-(-size // chunk) * chunk, cost.affordable) for check, size in _shared(sizes, setting).items()
     }

@@ -10,7 +10,6 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import printable
 from attncheck._lib.workers import LostTask, Workers
 from attncheck.diagnosis.messages import explain
-from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.records.explanation import Explanation
@@ -82,6 +81,8 @@ class RunReport:
         search = functools.partial(explained, results=tuple(self.results), seed=self.run.seed)
         (outcome,) = workers.results(search, [subject.sent if workers.travels else subject])
         if isinstance(outcome, LostTask):
+            from attncheck.diagnosis.sources import Violations, explanations
+
             problem = f"during the search for a cause, {outcome.reason}; {outcome.remedy}"
             self.take((), f"subject={subject.name}: {problem}")
             outcome = explanations(Violations(tuple(self.results), self.run.seed, subject.weights))

@@ -14,8 +14,6 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
 from attncheck._lib.text import inert
 from attncheck.checks.registered import load_checks
-from attncheck.diagnosis.differences import diagnose
-from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.looks.examine import run_items
@@ -30,6 +28,8 @@ from attncheck.subject.guard import guarded
 
 def explained(subject: Subject | SubjectName, results: Sequence[Result], seed: int) -> tuple[Explanation, ...]:
     """Return explanations of the violations of a run, best first; the subject is called in this process."""
+    from attncheck.diagnosis.sources import Violations, explanations  # most runs have no violations
+
     subject = subject_here(subject)
     return explanations(Violations(tuple(results), seed, subject.weights, subject))
 
@@ -71,6 +71,8 @@ class CaseTask:
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
         """Add a diagnosis to violated results."""
+        from attncheck.diagnosis.differences import diagnose  # most runs have no violations
+
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # if the subject fails here, results have no diagnosis
             diagnosis = diagnose(self.items[0], subject, self.seed, results)

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from attncheck._lib.errors import check_integer, refuse
+from attncheck._lib.streams import generator
 from attncheck.layers.draws import Batch
 
 _Batch = TypeVar("_Batch", bound=Batch)
@@ -65,7 +66,7 @@ def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, firs
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)
-        rng = np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
+        rng = generator(np.random.SeedSequence(root.entropy, spawn_key=key))
         yield work.draw(min(block, size - start), rng)
 
 

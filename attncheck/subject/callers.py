@@ -6,7 +6,7 @@ import abc
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -220,7 +220,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         parts = [self.draw_on(case, draw_images(case, count, rng), rng) for count in counts]
         for part in parts:
             self.hold(case, part, parts[0].exposed, parts[0].coordinates)
-        return _joined(parts)
+        return parts[0].joined(parts[1:]) if len(parts) > 1 else parts[0]
 
     def drawer(
         self, case: AttentionLayer, size: int, rng: np.random.Generator
@@ -258,13 +258,3 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         arrays = self.run(self.call, layer, layer, second, rng)
         with self.reading(layer):
             return Sample.from_mapping(layer, arrays, size)
-
-
-def _joined(samples: Sequence[Sample]) -> Sample:
-    """Concatenate samples that expose the same arrays."""
-    first = samples[0]
-    if len(samples) == 1:
-        return first
-    fields = [name for name in EVERY_FIELD if name in first.exposed]
-    joined: dict[str, Any] = {name: np.concatenate([part.need(name) for part in samples]) for name in fields}
-    return dataclasses.replace(first, **joined)

@@ -22,6 +22,9 @@ from attncheck.subject.callers import Caller, LayerCaller, ProgramCaller
 from attncheck.subject.declared import FORMS, PROGRAM_FORM, SUPPORTS, Form, form_of, layers_of, weights_of
 from attncheck.subject.named import SubjectName, imported_by_name, name_of
 
+#: Draws per call in a look: enough to reveal repeats within a call, few enough for many calls.
+CALL_DRAWS = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
@@ -149,6 +152,12 @@ class Subject:
         drawn = caller.draw(setting.case, size, rng)
         caller.hold(setting.case, drawn, setting.exposed, setting.coordinates)
         return drawn
+
+    def draw_in_calls(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:
+        """Draw a sample as `draw_as` does, in calls of `CALL_DRAWS` draws; the last call may be smaller."""
+        sizes = [min(CALL_DRAWS, size - start) for start in range(0, size, CALL_DRAWS)]
+        first, *others = [self.draw_as(setting, count, rng) for count in sizes]
+        return first.joined(others) if others else first
 
     @overload
     def probe(self, case: AttentionLayer, rng: np.random.Generator) -> Setting: ...

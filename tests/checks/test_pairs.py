@@ -17,8 +17,9 @@ from attncheck.checks.registry import CHECKS
 from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
-from attncheck.looks.plan import CALL_DRAWS, Plan
+from attncheck.looks.plan import Plan
 from attncheck.subject import Subject, collapsed
+from attncheck.subject.subject import CALL_DRAWS
 
 FALSE_ALARM = 1e-6
 DRAWS = 2_000

@@ -161,7 +161,7 @@ def test_what_is_not_comparable_is_not_examined() -> None:
     assert "may depend on the inputs" in verdicts(given_inputs, PAPER)["order"]
     assert "may depend on the inputs" in verdicts(triangular, CAUSAL)["hidden"]
     sized = changed(lambda drawn: {"outputs": drawn["outputs"][..., : 1 + bool(drawn["outputs"].any())]})
-    assert "was (8, 3, 2) for other inputs" in verdicts(sized, CAUSAL)["hidden"]
+    assert "was (16, 3, 2) for other inputs" in verdicts(sized, CAUSAL)["hidden"]
     assert "one position" in verdicts(RIGHT, ONE)["hidden"]
     assert verdicts(RIGHT, ONE)["weights"] == ONE_NEURON
 

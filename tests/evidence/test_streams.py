@@ -28,7 +28,7 @@ def test_digits_are_fixed_whatever_was_drawn_before() -> None:
     assert digest(LAYER, 64).startswith(digest(LAYER))
     assert [len(digest(LAYER, length)) for length in (1, 5, 64)] == [1, 5, 64]
     stream(7, "outputs", LAYER).standard_normal(50)
-    assert stream(7, "scores", LAYER, look=2).integers(1000, size=4).tolist() == [677, 642, 390, 893]
+    assert stream(7, "scores", LAYER, look=2).integers(1000, size=4).tolist() == [871, 525, 793, 232]
 
 
 KEYS: list[tuple[Any, ...]] = [

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import attncheck.runs.run
 from attncheck import AttentionLayer, InputError, faults
 from attncheck._lib.text import chance
 from attncheck.checks.claims import CLAIMS
@@ -102,7 +101,7 @@ def test_a_subject_that_fails_now_and_then_keeps_its_verdict(monkeypatch: pytest
     def failing(*arguments: Any) -> list[str]:
         raise InputError("subject=mine: failed")
 
-    monkeypatch.setattr(attncheck.runs.tasks, "diagnose", failing)
+    monkeypatch.setattr("attncheck.diagnosis.differences.diagnose", failing)
     run = planned("scores", subject="attncheck.faults:tied_query_key")
     assert violated(run.examine(run.items_on("scores", [LAYER])))
 

@@ -163,7 +163,7 @@ def test_unusable_files_are_refused_in_one_line(
 
 
 class TestSeveralFiles:
-    LAYERS = tuple(ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (4, 6, 8, 12))
+    LAYERS = tuple(ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (4, 5, 6, 7, 8, 9, 10, 12))
 
     def written(self, folder: Path, factor: float) -> tuple[list[Path], list[Path]]:
         """Write a file per layer, with W_Q `factor` times too large."""
@@ -182,7 +182,7 @@ class TestSeveralFiles:
         code, text = check_files(*self.written(tmp_path, 1.016), record)
         results = results_in(record)
         assert code == 1
-        assert text.startswith("VIOLATED: 4.npz, 6.npz, 8.npz, 12.npz, ")
+        assert text.startswith("VIOLATED: 4.npz, 5.npz, 6.npz, 7.npz, ")
         assert "\n12.npz: 9,000 draws of n=12 s=2 H=1\n" in text
         assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
         pool = next(result for result in results if result.id == "scores.scale@all")

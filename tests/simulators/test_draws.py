@@ -67,9 +67,10 @@ def distance(ours: FloatArray, theirs: FloatArray) -> float:
 
 def of_layer(layer: AttentionLayer, draws: Draws) -> Functionals:
     """Return all functionals that apply to a layer, and those that tie keys and values to the rest."""
-    exposed = draws.as_dict().keys() | {"masked scores", "attention"}
+    arrays: dict[str, Any] = draws.as_dict()
+    exposed = arrays.keys() | {"masked scores", "attention"}
     values = {
-        functional.name: functional.compute(Sample(layer, **draws.as_dict()))
+        functional.name: functional.compute(Sample(layer, **arrays))
         for functional in FUNCTIONALS
         if functional.needs <= exposed and functional.applies(layer, draws.outputs.shape[-1])
     }

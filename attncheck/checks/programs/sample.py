@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -41,10 +41,17 @@ class ProgramSample:
     case : ProgramCase
     draws : tuple of ProgramDraws
         One per width, each with the same number of draws.
+    calls : tuple of int
+        Numbers of draws per call of the subject at each width; by default, a single call.
     """
 
     case: ProgramCase
     draws: tuple[ProgramDraws, ...]
+    calls: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.calls:
+            object.__setattr__(self, "calls", (len(self),))
 
     def __len__(self) -> int:
         return len(self.draws[0])
@@ -52,6 +59,15 @@ class ProgramSample:
     def __getitem__(self, part: slice) -> ProgramSample:
         """Return consecutive draws as a new sample."""
         return ProgramSample(self.case, tuple(draws[part] for draws in self.draws))
+
+    def joined(self, others: Sequence[ProgramSample]) -> ProgramSample:
+        """Return one sample of the draws of this sample and of others that expose the same arrays."""
+        parts = (self, *others)
+        draws = [
+            ProgramDraws(**{name: np.concatenate([getattr(one, name) for one in of_width]) for name in self.exposed})
+            for of_width in zip(*(part.draws for part in parts), strict=True)
+        ]
+        return ProgramSample(self.case, tuple(draws), sum((part.calls for part in parts), ()))
 
     @property
     def outputs(self) -> FloatArray:
