@@ -105,6 +105,24 @@ def rounded(sample: Sample) -> Iterator[str]:
                 break
 
 
+def repeated_neurons(sample: Sample) -> Iterator[str]:
+    """Yield a sentence if two neurons have the same outputs in all draws.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> outputs = np.random.default_rng(0).standard_normal((50, 3, 8))
+    >>> outputs[..., 5] = outputs[..., 1]
+    >>> list(repeated_neurons(Sample(AttentionLayer(width=8, seq_len=3, num_heads=2), outputs)))
+    ['outputs of neurons 1 and 5 are the same in all draws']
+    """
+    columns = sample.outputs.reshape(-1, sample.coordinates)
+    _, first, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    twins = np.flatnonzero((first[of] != np.arange(len(of))) & columns.any(axis=0))
+    if twins.size:
+        yield f"outputs of neurons {first[of[twins[0]]]} and {twins[0]} are the same in all draws"
+
+
 def centred(sample: Sample) -> Iterator[str]:
     """Yield a sentence if a sample has the outputs of all neurons, and they add up to 0 at each position.
 

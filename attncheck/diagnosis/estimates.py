@@ -33,6 +33,8 @@ QUANTILE = 3.29
 _DIGITS = (3, 4, 5, 6)
 # If position vectors correlate positions, pairs of positions up to this distance are compared.
 _STEPS = 3
+# Fewest neurons whose outputs are compared with each other.
+_NEURONS = 4
 # Maximum count of numbers in a message.
 _MOST_LINES = 8
 _STAGES = {
@@ -282,6 +284,21 @@ def dependent(sample: Sample) -> Iterator[Explanation]:
         if mean.differs and mean.beyond_chance:
             causes = "W_Q and W_K depend on each other or have means other than 0, or numbers are added to the scores"
             yield Explanation(f"{mean}: {causes}", Certainty.ESTIMATED, declared.SCORES)
+
+
+def not_normal(sample: Sample, laws: WeightLaws) -> Iterator[Explanation]:
+    """Yield an explanation if the outputs of a draw's neurons are not normal, although W_O is.
+
+    Given the values, the outputs y_1, …, y_k of k neurons are independent normals of one variance, so that the mean of
+    Σ y⁴/(Σ y²)² is 3/(k + 2).
+    """
+    squares = sample.outputs[:, -1] ** 2
+    squares, neurons = squares[squares.any(axis=1)], sample.coordinates
+    if neurons >= _NEURONS and laws.output == "gaussian" and len(squares):
+        ratios = (neurons + 2) / 3 * (squares**2).sum(axis=1) / squares.sum(axis=1) ** 2
+        mean = mean_of("fourth moment of a draw's outputs over neurons", ratios, 1.0, ratio=True)
+        if mean.differs and mean.beyond_chance:
+            yield Explanation(f"{mean}: is W_O not Gaussian?", Certainty.ESTIMATED, declared.GIVEN_SCORES)
 
 
 def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:

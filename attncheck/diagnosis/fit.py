@@ -21,7 +21,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 #: Maximum number of layers fitted together.
-LAYERS = 3
+LAYERS = 4
 # Number of draws of a sample: for a subject that returns scores, and for one that returns outputs only.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
 # For each round, the number of draws per candidate, and the number of nearest candidates that enter the next round.

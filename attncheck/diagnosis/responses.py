@@ -33,7 +33,7 @@ from attncheck.diagnosis.positions import (
     stage_of_outputs,
 )
 from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
-from attncheck.diagnosis.weights import common_weights, weights_at_zero
+from attncheck.diagnosis.weights import common_weights, weights_at_zero, weights_of_one_head
 from attncheck.evidence import plot_data
 from attncheck.faults.fault import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
@@ -57,6 +57,9 @@ _WEIGHTS = 2**22
 _SHARE, _CLEAR = 1e-3, 1e-2
 # Number of calls that give all draws the same inputs. In a single call, rounded outputs might agree by chance.
 _TIMES = 4
+_NOT_LINEAR = "outputs are not linear in small inputs: outputs for a sum of inputs are not the sum of their outputs"
+# Texts that leave open what is wrong; the layer is then reduced to one head.
+_VAGUE = (UNEXPLAINED, _NOT_LINEAR)
 # Maximum count of numbers in a message.
 _MOST_LINES = 6
 
@@ -91,7 +94,9 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
         groups = () if pair.reason_inexact or _may_use_other_weights(pair) else _TESTS
     by_group = (_first_difference(pair, [test for test in group if test not in out]) for group in groups)
     explanations = sorted(next(filter(None, by_group), []), key=lambda explanation: STAGES.index(explanation.stage))
-    if not explanations or explanations[0].text != UNEXPLAINED:
+    if explanations and explanations[0].stage == INPUTS:
+        return explanations[:1]  # the others follow from it
+    if not explanations or explanations[0].text not in _VAGUE:
         return explanations
     one_head = _with_one_head(subject, layer, rng) if layer.num_heads > 1 else []
     return _first_difference(pair, [_equal_positions]) or one_head or explanations
@@ -178,7 +183,7 @@ def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Gener
     """Return the findings on the layer reduced to one head if they say what is wrong, otherwise an empty list."""
     with contextlib.suppress(InputError):  # the subject may not support it
         explanations = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
-        if explanations and explanations[0].text != UNEXPLAINED:
+        if explanations and explanations[0].text not in _VAGUE:
             return [msgspec.structs.replace(e, text=f"with one head, {e.text}") for e in explanations]
     return []
 
@@ -223,19 +228,19 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
     zero = np.zeros_like(pair.inputs)
     ours, declared, baseline = pair.subject(zero), pair.right(zero), pair.usual[0]
     outputs = bool(np.abs(ours.outputs).max() > _SHARE * np.abs(baseline.outputs).max())
-    if outputs and _encoded(pair):
+    draws, s, _ = pair.inputs.shape
+    if outputs and _encoded(pair, np.arange(s)[:, None]):
+        yield exact(INPUTS, "a sinusoidal encoding of the positions is added to the inputs")
+        return
+    if outputs and _encoded(pair, np.arange(draws)[:, None, None]):
         yield exact(INPUTS, "positions are counted along the batch: the encoding of a draw's index is added")
         return
     if ours.scores is not None and declared.scores is not None and baseline.scores is not None:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(baseline.scores).max():
             if outputs:
-                added = _added(pair.layer, gap)
-                yield exact(
-                    INPUTS,
-                    "inputs of 0 give scores and outputs other than 0, as if something were added to the inputs: "
-                    f"{added}",
-                )
+                text = "inputs of 0 give scores and outputs other than 0, as if something were added to the inputs"
+                yield exact(INPUTS, text)
             else:
                 usually = "declared" if declared.scores.any() else "0"
                 text = f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}"
@@ -246,14 +251,14 @@ def _zero_inputs(pair: Pair) -> Iterator[Explanation]:
         yield exact(stage_of_outputs(pair), "inputs of 0 give outputs other than 0: something is added")
 
 
-def _encoded(pair: Pair) -> bool:
-    """Return whether a sinusoidal encoding of the draw's index is added to the inputs.
+def _encoded(pair: Pair, index: NDArray[np.intp]) -> bool:
+    """Return whether a sinusoidal encoding of `index`, of a draw or a position, is added to the inputs.
 
     If so, inputs that are the negative of this encoding give outputs of 0.
     """
-    draws, _, n = pair.inputs.shape
+    n = pair.layer.width
     neurons = np.arange(n)
-    angles = np.arange(draws)[:, None, None] * _BASE ** (-(neurons - neurons % 2) / n)
+    angles = index * _BASE ** (-(neurons - neurons % 2) / n)
     encoding = np.where(neurons % 2, np.cos(angles), np.sin(angles))
     rest = pair.subject(np.broadcast_to(-encoding, pair.inputs.shape)).flat
     return bool(np.abs(rest).max() <= _SHARE * np.abs(pair.usual[0].flat).max())
@@ -322,8 +327,7 @@ def _small_inputs(pair: Pair) -> Iterator[Explanation]:
         return
     ratios = [_nonlinear(respond, small, fresh) for respond in pair.both]
     if ratios[0] > _CLEAR and ratios[1] < _SHARE:
-        text = "outputs are not linear in small inputs: outputs for a sum of inputs are not the sum of their outputs"
-        yield exact(stage_of_outputs(pair), text)
+        yield from [*weights_of_one_head(pair)] or [exact(stage_of_outputs(pair), _NOT_LINEAR)]
     elif layer.seq_len <= _MOST and ratios[1] < _SHARE and not has_offset(layer):  # offsets may differ between heads
         yield from weights_at_zero(pair)
 

@@ -18,9 +18,9 @@ from attncheck.checks.declared import DRAWS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.candidates import Candidate
 from attncheck.diagnosis.causes import MOST_CAUSES, diagnosed, first_stages, hints, most_informative, precedes
-from attncheck.diagnosis.differences import SECOND_CALL, centred, read_off, rounded
+from attncheck.diagnosis.differences import SECOND_CALL, centred, read_off, repeated_neurons, rounded
 from attncheck.diagnosis.effects import comparable, reproduces
-from attncheck.diagnosis.estimates import dependent, exact_sample, uneven
+from attncheck.diagnosis.estimates import dependent, exact_sample, not_normal, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
 from attncheck.diagnosis.responses import answering, findings, reproducing
 from attncheck.diagnosis.unread import never_read, unused_fields, unused_text
@@ -325,8 +325,10 @@ def _reproduced(violations: Violations) -> Iterator[Explanation]:
 
 
 def _of_numbers(violations: Violations) -> Iterator[Explanation]:
-    """Yield which arrays are rounded to few decimals, and whether outputs are centred."""
-    texts = [*violations.roundings, *(text for sample in violations.samples[:1] for text in centred(sample))]
+    """Yield which arrays are rounded to few decimals, and whether outputs are centred or repeat."""
+    texts = violations.roundings
+    for sample in violations.samples[:1]:
+        texts = [*texts, *centred(sample), *repeated_neurons(sample)]
     yield from (Explanation(text, Certainty.EXACT) for text in texts)
 
 
@@ -357,7 +359,7 @@ def _fitting(violations: Violations) -> Iterator[Explanation]:
 
 
 def _uneven(violations: Violations) -> Iterator[Explanation]:
-    """Yield dependent scores, or the first difference in scale between heads, positions or neurons.
+    """Yield dependent scores, the first uneven scale of heads, positions or neurons, or outputs that are not normal.
 
     Differences that may follow from a violation at an earlier stage are skipped.
     """
@@ -366,7 +368,7 @@ def _uneven(violations: Violations) -> Iterator[Explanation]:
     for sample in samples[:1] if violations.subject else ():
         with own_arithmetic(), contextlib.suppress(InputError):
             by_index = uneven(sample, partial(exact_sample, sample, root, laws), laws)
-            observations = itertools.chain(dependent(sample), by_index)
+            observations = itertools.chain(dependent(sample), by_index, not_normal(sample, laws))
             on = f" (on {sample.layer.describe()})" if len(samples) > 1 else ""
             first = (finding for finding in observations if not precedes(violations.tallies, finding))
             for explanation in itertools.islice(first, 1):

@@ -11,15 +11,14 @@ from attncheck._lib.text import listed
 from attncheck.checks.answers import Pair, Respond
 from attncheck.checks.declared import WEIGHTS_OR_VALUES
 from attncheck.evidence import plot_data
-from attncheck.layers.parts.scores import has_offset, small_with_inputs
 from attncheck.records.explanation import Explanation, exact
 
 # Smallest relative difference of weights that is reported; nonlinearity of the outputs in small inputs is below it.
 _CLEAR = 1e-2
 # Maximum number of weights in a message, and of positions of a layer.
 _MOST_LINES, _MOST = 6, 16
-# Number of decimals of displayed weights, and number of steps in the fit of `_by_factors`.
-_DIGITS, _STEPS = 4, 50
+# Number of decimals of displayed weights.
+_DIGITS = 4
 
 
 def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
@@ -41,42 +40,34 @@ def weights_at_zero(pair: Pair) -> Iterator[Explanation]:
 def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
     """Find attention weights that are wrong at the scores of the usual inputs, in a layer with one head.
 
-    The value of each position is known up to a factor: if only this position has a nonzero input, and a small one, the
-    outputs are its value times its weight at scores of 0.
+    If all positions have the same input, the outputs are its value, as the weights of a query add up to 1. If they do
+    not, and most weights are wrong, only their sums are compared with the sums for such inputs.
     """
     layer, scores, y = pair.layer, pair.usual[0].scores, pair.usual[0].outputs
-    determined = layer.seq_len <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
-    if scores is None or layer.num_heads > 1 or not small_with_inputs(layer) or not determined:
+    s = layer.seq_len
+    determined = s <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
+    if scores is None or layer.num_heads > 1 or not determined:
         return
-    at_zero = layer.attention_weights(np.zeros_like(scores))[:, 0]
-    if has_offset(layer) or not at_zero[:, layer.visible].all():
+    declared = layer.attention_weights(scores)[:, 0]
+    if np.abs(declared.sum(axis=-1) - 1.0).max() > _CLEAR:
         return
-    values = _of_single_inputs(pair.subject, pair, pair.inputs) / pair.small
-    factors = np.einsum("nijk,nik->nij", np.linalg.pinv(values.swapaxes(-1, -2)), y)
-    rest = np.abs(np.einsum("nijk,nij->nik", values, factors) - y).max()
-    weights, declared = factors * at_zero, layer.attention_weights(scores)[:, 0]
+    same = [pair.subject(np.repeat(pair.inputs[:, j : j + 1], s, axis=1)).outputs for j in range(s)]
+    values = np.stack(same, axis=2)
+    weights = np.einsum("nijk,nik->nij", np.linalg.pinv(values.swapaxes(-1, -2)), y)
+    rest, sums = np.abs(np.einsum("nijk,nij->nik", values, weights) - y).max(), weights.sum(axis=-1)
     gap = np.abs(weights - declared)
-    if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR or _by_factors(weights, declared):
+    if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR:
+        return
+    if np.abs(sums - 1.0).max() > _CLEAR and np.median(gap) > _CLEAR:
+        text = f"outputs are those of attention weights that add up to {sums.min():.3g} to {sums.max():.3g} times"
+        ask = "are weights rounded, cut or not normalised, or outputs rescaled?"
+        yield exact(WEIGHTS_OR_VALUES, f"{text} their sum for equal inputs: {ask}")
         return
     n, i, j = np.unravel_index(int(np.argmax(gap)), gap.shape)
     weights = np.round(weights, _DIGITS) + 0.0
     text = f"a weight is {weights[n, i, j]:.3g}; declared {declared[n, i, j]:.3g}"
     plot = plot_data.positions(weights[n], declared[n], "key", "Attention weights of one draw")
     yield exact(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {text}", plot)
-
-
-def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
-    """Return whether `weights`, (draws, s, s), are the declared ones times a factor per query and a factor per key.
-
-    If so, the difference may also be due to values or outputs that are not linear in the inputs.
-    """
-    keys = np.ones_like(declared[:, :1])  # (draws, 1, s)
-    for _ in range(_STEPS):  # alternating least squares
-        scaled = declared * keys
-        queries = (weights * scaled).sum(axis=2, keepdims=True) / (scaled**2).sum(axis=2, keepdims=True)
-        scaled = declared * queries
-        keys = (weights * scaled).sum(axis=1, keepdims=True) / (scaled**2).sum(axis=1, keepdims=True)
-    return bool(np.abs(weights - declared * queries * keys).max() <= _CLEAR)
 
 
 def common_weights(respond: Respond, pair: Pair) -> FloatArray | None:

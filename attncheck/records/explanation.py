@@ -68,6 +68,8 @@ class Explanation(msgspec.Struct, frozen=True):
     @property
     def excluded(self) -> frozenset[Certainty]:
         """The kinds of explanations that are not needed beside this one."""
+        if self.certainty == Certainty.ESTIMATED and self.stage:
+            return frozenset({Certainty.HINTED})
         return _EXCLUDED.get(self.certainty, frozenset())
 
     def __str__(self) -> str:

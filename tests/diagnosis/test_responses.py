@@ -29,6 +29,7 @@ from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, An
 
 LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
 CAUSAL = LAYER.replace(mask="causal")
+SINUSOIDS = np.sin(np.arange(4)[:, None] / 10_000.0 ** (np.arange(8) // 2 / 4) + np.pi / 2 * (np.arange(8) % 2))
 
 
 def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Explanation]:
@@ -132,10 +133,12 @@ WRONG: dict[str, Answering] = {
     (
         "scores: they grow 2 times when all inputs are doubled; declared 4 times: are queries or keys normalised?"
     ): on_inputs(LiteralSimulator(), normalised_queries),
-    (
-        "inputs: inputs of 0 give scores and outputs other than 0, as if something were added to the inputs: "
-        "something is added that varies from draw to draw"
-    ): changed(lambda drawn: {}, before=lambda inputs: inputs + 1.0),
+    "inputs: inputs of 0 give scores and outputs other than 0, as if something were added to the inputs": changed(
+        lambda drawn: {}, before=lambda inputs: inputs + 1.0
+    ),
+    "inputs: a sinusoidal encoding of the positions is added to the inputs": changed(
+        lambda drawn: {}, before=lambda inputs: inputs + SINUSOIDS
+    ),
     (
         "scores: the score of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too"
     ): on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),

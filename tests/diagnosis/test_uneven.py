@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.evidence.plot_data import Estimates
 from attncheck.faults import FAULTS
-from attncheck.records.explanation import Explanation
+from attncheck.records.explanation import Certainty, Explanation
 from attncheck.report.results import of_cause
-from attncheck.simulators.literal import LiteralSimulator, Projections
+from attncheck.simulators.literal import LiteralSimulator, Projections, summed_over_heads
 from attncheck.subject import collapsed
 
 LAYERS = (
@@ -90,13 +91,6 @@ def dependent_keys(layer: AttentionLayer, size: int, rng: np.random.Generator) -
     return {"outputs": sample["outputs"], "scores": sample["scores"]}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_dependent_queries_and_keys_are_told(seed: int) -> None:
-    first, *_ = check(dependent_keys, LAYERS[0], properties="exactness", profile="smoke", seed=seed).causes
-    assert first.startswith("scores: mean score of a position with itself ")
-    assert "W_Q and W_K depend on each other" in first
-
-
 def centred(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     number = int(rng.integers(2**31))
     outputs = simulate(layer, size, seed=number, coordinates=layer.width).outputs
@@ -107,10 +101,29 @@ def weights_of_a_call(layer: AttentionLayer, size: int, rng: np.random.Generator
     return {"outputs": FAULTS["weights_per_call"].subject(layer, size, rng)["outputs"]}
 
 
+def heavy_output_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+        matrices = rng.standard_t(3, (*mixed.shape[:2], layer.head_width, layer.width)) / 3**0.5
+        return summed_over_heads(layer, mixed @ matrices)
+
+    sample = LiteralSimulator(finish=finish)(layer, size, rng)
+    return {"outputs": sample["outputs"], "scores": sample["scores"]}
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_centred_outputs_are_told(seed: int) -> None:
-    first, *_ = check(centred, LAYERS[0], properties=["exactness", "outputs"], profile="smoke", seed=seed).causes
-    assert first == "the outputs of all neurons add up to 0 at each position: are they centred?"
+@pytest.mark.parametrize(
+    ("simulator", "cause"),
+    [
+        (dependent_keys, "scores: mean score of a position with itself .*: W_Q and W_K depend on each other or .*"),
+        (centred, "the outputs of all neurons add up to 0 at each position: are they centred[?]"),
+        (heavy_output_weights, "outputs given scores: fourth moment of a draw's outputs .*: is W_O not Gaussian[?]"),
+    ],
+)
+def test_dependent_centred_and_heavy_tailed_numbers_are_told(simulator: Any, cause: str, seed: int) -> None:
+    properties = ["exactness", "outputs", "conditional"]
+    first, *others = check(simulator, LAYERS[0], properties=properties, profile="smoke", seed=seed).explanations
+    assert re.fullmatch(cause, str(first))
+    assert not any(other.certainty == Certainty.HINTED for other in others)
 
 
 @pytest.mark.parametrize("seed", range(3))
