@@ -97,8 +97,6 @@ def unseen(fault: Fault, name: str, checks: list[str]) -> list[str]:
 def test_every_check_has_a_fault_that_it_must_reject() -> None:
     assert all(paired(check) for check in PROGRAM_CHECKS)
     assert {fault.name for check in PROGRAM_CHECKS for fault in paired(check)} == set(PROGRAM_FAULTS)
-    assert len(PROGRAM_FAULTS) >= 10
-    assert all(fault.what for fault in PROGRAM_FAULTS.values())
 
 
 @pytest.mark.sampled
