@@ -22,7 +22,8 @@ from attncheck.diagnosis.differences import SECOND_CALL, centred, read_off, repe
 from attncheck.diagnosis.effects import comparable, reproduces
 from attncheck.diagnosis.estimates import dependent, exact_sample, not_normal, uneven
 from attncheck.diagnosis.fit import LAYERS, FittedCause, draws_of, fitted
-from attncheck.diagnosis.responses import answering, findings, reproducing
+from attncheck.diagnosis.reproduction import answering, reproducing
+from attncheck.diagnosis.responses import findings
 from attncheck.diagnosis.unread import never_read, unused_fields, unused_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
