@@ -30,8 +30,9 @@ def cache(probe: TorchModel) -> Iterator[Note]:
     name = next((name for name in accepted if _CACHE.fullmatch(name)), None)
     if name is None:
         raise NotExaminedError("no argument is a cache")
-    if sum(isinstance(value, torch.Tensor) for value in probe.arguments.values()) > 1 or not probe.steady:
-        raise NotExaminedError("the model has further inputs, or two calls on the same inputs differ")
+    probe.require_steady()
+    if sum(isinstance(value, torch.Tensor) for value in probe.arguments.values()) > 1:
+        raise NotExaminedError("the model has further inputs")
     if effect_of_later(probe):
         raise NotExaminedError("attention is not causal")
     options = {"use_cache": True} if "use_cache" in accepted else {}
@@ -86,8 +87,9 @@ def precision(probe: TorchModel) -> Iterator[Note]:
     Errors are medians over the entries, as experts and other discrete choices may change at some tokens.
     """
     parameters = [p for p in probe.model.parameters() if p.is_floating_point()]
-    if not probe.steady or any(p.dtype != torch.float32 for p in parameters):
-        raise NotExaminedError("the model is not in float32, or two calls on the same inputs differ")
+    probe.require_steady()
+    if any(p.dtype != torch.float32 for p in parameters):
+        raise NotExaminedError("the model is not in float32")
     copied = dataclasses.replace(probe, model=copy.deepcopy(probe.model).bfloat16())
     with torch.no_grad():
         exact = probe.for_vectors(probe.vectors.values)

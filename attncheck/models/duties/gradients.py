@@ -56,8 +56,10 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     parameters = {name: p for name, p in probe.model.named_parameters() if p.requires_grad and p.numel()}
     first = _gradients(probe, parameters)
     reals = [v for v in probe.arguments.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    if any(scores.shape[-1] == 1 for scores in probe.scores) or not all(v.any() for v in reals):
-        raise NotExaminedError("a softmax is over a single position, so that its weight is always 1, or inputs are 0")
+    if any(scores.shape[-1] == 1 for scores in probe.scores):
+        raise NotExaminedError("a softmax is over a single position, so that its weight is always 1")
+    if not all(v.any() for v in reals):
+        raise NotExaminedError("inputs are 0")
     unmoved = [name for name, g in first.items() if not g.any() and not _pads(probe, name)]
     routed = [name for name in unmoved if _ROUTED.search(name)]
     zero = [name for name in unmoved if name not in routed]

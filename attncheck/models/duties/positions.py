@@ -57,8 +57,9 @@ def prefix(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("outputs depend on later inputs")
     length = probe.vectors.values.shape[1]
     arrays = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
-    if not probe.steady or any(value.ndim < 2 or value.shape[1] != length for value in arrays.values()):
-        raise NotExaminedError("not all inputs have positions as second axis, or two calls on the same inputs differ")
+    probe.require_steady()
+    if any(value.ndim < 2 or value.shape[1] != length for value in arrays.values()):
+        raise NotExaminedError("not all inputs have positions as second axis")
     with torch.no_grad():
         whole, part = probe.first(), probe.first({name: value[:, :-1] for name, value in arrays.items()})
     if part.shape != whole[:, :-1].shape:
@@ -70,8 +71,9 @@ def prefix(probe: TorchModel) -> Iterator[Note]:
 
 def permutation(probe: TorchModel) -> Iterator[Note]:
     """Report models for which permuted tokens merely permute the outputs."""
-    if not probe.steady or not effect_of_later(probe):
-        raise NotExaminedError("attention is causal, or two calls on the same inputs differ")
+    probe.require_steady()
+    if not effect_of_later(probe):
+        raise NotExaminedError("attention is causal")
     x = probe.vectors.values
     shuffled = noise(x[0, :, 0]).argsort()
     y, permuted = probe.for_vectors(x), probe.for_vectors(x[:, shuffled])
@@ -89,8 +91,10 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
     x = probe.vectors.values
     with torch.no_grad():
         y = probe.with_vectors(x)
-    if len(x) < 2 or len(y) != len(x) or not y.isfinite().all():
-        raise NotExaminedError("the inputs are one sequence, or outputs are not finite")
+    if len(x) < 2 or len(y) != len(x):
+        raise NotExaminedError("the inputs are one sequence")
+    if not y.isfinite().all():
+        raise NotExaminedError("outputs are not finite")
     if y.shape == (len(x), len(x)):
         raise NotExaminedError("the outputs compare all pairs of sequences")
     if _cross_effect(probe, 0) and not _cross_effect(probe, 1):
@@ -99,8 +103,9 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
         return
     tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
-    if not probe.steady or any(len(value) != len(x) for value in tensors.values()):
-        raise NotExaminedError("not all inputs have the batch as first axis, or two calls on the same inputs differ")
+    probe.require_steady()
+    if any(len(value) != len(x) for value in tensors.values()):
+        raise NotExaminedError("not all inputs have the batch as first axis")
     with torch.no_grad():
         flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
     if not same(y, flipped, _TOLERANCE):
@@ -112,8 +117,10 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     tokens = probe.vectors.values.shape[:2]
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
     name = next((name for name in PADDING if name in accepted), None)
-    if name is None or tokens[1] <= 2 * _PADDED:
-        raise NotExaminedError("no argument marks such tokens, or the inputs are too short")
+    if name is None:
+        raise NotExaminedError(f"no argument marks such tokens, such as {next(iter(PADDING))}")
+    if tokens[1] <= 2 * _PADDED:
+        raise NotExaminedError("the inputs are too short")
     given = probe.arguments.get(name)
     if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] != tokens[1]:
         raise NotExaminedError(f"{name} marks tokens of another input than {probe.vectors}")

@@ -67,6 +67,11 @@ class TorchModel:
         values: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
         return {name: self.factory.adapter.tensor(self.model, value) for name, value in values.items()}
 
+    def require_steady(self) -> None:
+        """Raise `NotExaminedError` if two calls with the same inputs differ."""
+        if not self.steady:
+            raise NotExaminedError("two calls on the same inputs differ")
+
     @property
     def work(self) -> int:
         """Number of parameters times number of positions."""
