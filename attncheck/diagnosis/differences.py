@@ -118,9 +118,10 @@ def repeated_neurons(sample: Sample) -> Iterator[str]:
     """
     columns = sample.outputs.reshape(-1, sample.coordinates)
     _, first, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    twins = np.flatnonzero((first[of] != np.arange(len(of))) & columns.any(axis=0))
+    first = first[of.ravel()]
+    twins = np.flatnonzero((first != np.arange(len(first))) & columns.any(axis=0))
     if twins.size:
-        yield f"outputs of neurons {first[of[twins[0]]]} and {twins[0]} are the same in all draws"
+        yield f"outputs of neurons {first[twins[0]]} and {twins[0]} are the same in all draws"
 
 
 def centred(sample: Sample) -> Iterator[str]:
