@@ -14,7 +14,7 @@ from attncheck._lib.text import listed
 from attncheck.frameworks.effective import ROLES, WITHOUT_TRANSPOSE
 from attncheck.frameworks.forward import AXES, NAMED, OTHER, Formula, Forward, visible
 from attncheck.frameworks.inputs import PLURALS
-from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, wrong
+from attncheck.frameworks.notes import ASKS, NOTE, WRONG, Note, asks, wrong
 from attncheck.frameworks.probe import Probe
 
 # Code paths whose names start with this are training paths, which may be random.
@@ -146,6 +146,10 @@ def beyond(
         return named, dict(paths), [Note(f"{text}, {longer.scale} at {x.shape[1]}", ASKS if unnamed else NOTE)]
     changed = {p: dataclasses.replace(f, mask=longer.mask) for p, f in paths.items() if f.mask == forward.mask}
     notes = [Note(f"the mask is neither none nor causal: {longer.mask}")]
+    if (forward.mask, longer.mask) == ("causal", OTHER):
+        notes = [
+            asks(f"the mask is causal at {probe.length} positions, and not at {x.shape[1]}: is it too short?", "mask")
+        ]
     return dataclasses.replace(forward, mask=longer.mask), {**paths, **changed}, notes
 
 

@@ -30,6 +30,8 @@ _FAINT = -16.0
 # Relative tolerance within which a bias of scores is a function of the distance, and smallest bias that is not
 # rounding.
 _FITTED, _NO_BIAS = 2e-2, 1e-3
+# Base of rotary positions below which most angles are large.
+_LEAST_BASE = 50.0
 # Minimum number of distances for a bias that is linear in the distance; two distances would fit any slope.
 _FEWEST = 3
 
@@ -54,6 +56,9 @@ def about_weights(
     if not forward.known:
         return notes or [asks(f"the attention weights are {forward}")]
     notes += [*_about_map(forward), *_about_mask(forward, formula, length, maps), *_about_scores(forward, formula)]
+    if forward.rotary_base is not None and forward.rotary_base <= _LEAST_BASE:
+        text = f"rotary positions have base {forward.rotary_base:g}: are their exponents multiples of 2/head_dim?"
+        notes.append(asks(text, "rotary_base"))
     if formula.groups == TILED and maps == 1:
         kv, number = call.key.shape[1], call.query.shape[1]
         notes.append(tiled_heads(kv, number))

@@ -147,6 +147,7 @@ UNKNOWN, BATCH = (
 )
 ROTARY, OTHER = "note: queries and keys are rotated by position", "wrong: queries and keys are rotated "
 TWICE = "asks: rotary angles are 2 times those of base 100: are rotary positions applied twice?"
+SHORT = "asks: the mask is causal at 7 positions, and not at 65: is it too short?"
 EARLIER = "asks: positions see only earlier ones, and not themselves: is the causal mask off by one?"
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
@@ -196,8 +197,10 @@ FORWARD = [
             "other: prefix": lambda i, j: (j <= i) | (i < 3) & (j < 3),
             "other: blocks": lambda i, j: (j <= i) | (i // 2 == j // 2),
             "other: global first position": lambda i, j: (j <= i) | (i == 0),
-            "other: every fourth": lambda i, j: (j <= i) & ((i - j < 10) | ((i - j) % 4 == 0)),
         }.items()
+    ),
+    layer(
+        "every fourth", SHORT, masked=mask_of(lambda i, j: (j <= i) & ((i - j < 10) | (i % 4 == j % 4))), mask="other"
     ),
     layer("two hidden", "note: to positions 5 and 6", WINDOW + "other", masked=ALL_BUT_TWO, mask="other"),
     layer("gap", "wrong: the mask is causal, except that position 0 sees 3", masked=GAP, mask="other"),

@@ -222,6 +222,13 @@ class Unpadded(Padded):
     used = False
 
 
+class PaddedAsFirst(Padded):
+    """All sequences are padded as the first one."""
+
+    def forward(self, ids: Any, attention_mask: Any = None) -> Any:
+        return super().forward(ids, None if attention_mask is None else attention_mask[:1].expand_as(ids))
+
+
 class PooledAtEnd(Padded):
     """Outputs are those of the last token."""
 
@@ -335,6 +342,7 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "written buffer": (lambda: Written(torch.zeros(WIDTH)), {}),
     "uninitialised buffer": (lambda: Buffered(torch.empty(WIDTH)), {"state": WRONG} | UNSEEN),
     "padding": (Padded, MEANS | {"permutation": ASKS, "pad_tokens": HOLDS}),
+    "padding of the first": (PaddedAsFirst, MEANS | dict.fromkeys(("permutation", "pad_tokens"), ASKS)),
     "ignored padding": (Unpadded, MEANS | {"permutation": ASKS, "pad_tokens": ASKS}),
     "mean over padding": (Pooled, MEANS | {"precision": UNEXAMINED, "pad_tokens": ASKS}),
     "mean over padding, closed head": (

@@ -113,7 +113,7 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
 
 
 def pad_tokens(probe: TorchModel) -> Iterator[Note]:
-    """Report outputs at real tokens that depend on padding tokens."""
+    """Report outputs at real tokens that depend on padding tokens, which only the last sequence has."""
     tokens = probe.vectors.values.shape[:2]
     accepted = {*inspect.signature(probe.model.forward).parameters, *probe.arguments}
     name = next((name for name in PADDING if name in accepted), None)
@@ -128,9 +128,9 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     changing = []
     for side, padded in sides.items():
         is_padded = torch.zeros(tokens, dtype=torch.bool)
-        is_padded[:, padded] = True
+        is_padded[-1, padded] = True
         mask = (~is_padded).long() if PADDING[name] else is_padded
-        changing += [side] * _depends_on(probe, is_padded[0], {name: mask})
+        changing += [side] * _depends_on(probe, is_padded[-1], {name: mask})
     text = f"tokens that {name} marks as padding"
     if not probe.pools:
         yield from (asks(f"{text} on the {side} change the outputs elsewhere", "pad_tokens") for side in changing)
@@ -140,16 +140,16 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
 
 
 def _depends_on(probe: TorchModel, padded: Any, changes: Mapping[Any, Any]) -> bool:
-    """Return whether the first sequence's outputs depend on its vectors at the padded positions, (positions,).
+    """Return whether the last sequence's outputs depend on its vectors at the padded positions, (positions,).
 
     Outputs at these positions are left out. `changes` replaces further inputs.
     """
     if not probe.pools:
-        positions, derivatives = probe.influence(changes)
-        return bool(derivatives[~padded[positions], 0][:, padded].any())
+        positions, derivatives = probe.influence(changes, sequence=-1)
+        return bool(derivatives[~padded[positions], -1][:, padded].any())
     x = probe.vectors.values.clone().requires_grad_()
-    y = probe.with_vectors(x, changes)[0]
-    derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0][0]
+    y = probe.with_vectors(x, changes)[-1]
+    derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0][-1]
     if not derivatives.any():
         raise NotExaminedError(f"the outputs do not depend on {probe.vectors}")
     return bool(derivatives[padded].any())

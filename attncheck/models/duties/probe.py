@@ -164,8 +164,8 @@ class TorchModel:
             y = self.with_vectors(x)
         return bool(x.ndim == 3 and y.ndim == 2 and len(y) == len(x))
 
-    def influence(self, changes: Mapping[Any, Any] | None = None) -> tuple[list[int], Any]:
-        """Return some positions, and how strongly the first sequence's outputs at these positions depend on all inputs.
+    def influence(self, changes: Mapping[Any, Any] | None = None, sequence: int = 0) -> tuple[list[int], Any]:
+        """Return some positions, and how strongly a sequence's outputs at these positions depend on all inputs.
 
         The array, (chosen positions, batch, positions), has the largest absolute derivative of a random combination of
         the outputs at a chosen position with respect to the entries of an input vector.
@@ -174,12 +174,12 @@ class TorchModel:
         y = self.for_vectors(x, changes)
         most = min(max(_WORK // self.work, 2), _POSITIONS)
         positions = sorted({round(i) for i in torch.linspace(0, x.shape[1] - 1, most).tolist()})
-        rows = [self.derivatives((y[0, i] * noise(y[0, i])).sum(), [x])[0] for i in positions]
+        rows = [self.derivatives((y[sequence, i] * noise(y[sequence, i])).sum(), [x])[0] for i in positions]
         derivatives = torch.stack([row.abs().amax(-1) for row in rows])
         if not derivatives.isfinite().all():
             raise NotExaminedError("derivatives are not finite")
         diagonal = torch.arange(x.shape[1]) == torch.tensor(positions)[:, None]
-        if not derivatives[:, 0][~diagonal].any():
+        if not derivatives[:, sequence][~diagonal].any():
             raise NotExaminedError(f"no output depends on {self.vectors} at another position: is a projection 0?")
         return positions, derivatives
 
