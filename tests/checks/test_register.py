@@ -20,7 +20,7 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.parts import read_run
 from attncheck.runs.run import Run
 from attncheck.subject import collapsed
-from tests.recorded import examine
+from tests.recorded import closing_of, examine
 from tests.refusals import refused
 
 SIGNS = '''
@@ -179,10 +179,8 @@ def test_an_installed_package_is_found_and_a_broken_one_named(
 
 def test_another_process_gives_the_digits_of_this_one(run: Callable[..., int], right: Path) -> None:
     assert run("two.jsonl", "--workers", "1") == ExitCode.CONSISTENT
-    one, two = (read_run(path) for path in (right, right.parent / "two.jsonl"))
-    assert one.closing is not None
-    assert two.closing is not None
-    assert one.closing.digest == two.closing.digest
+    assert closing_of(right).digest == closing_of(right.parent / "two.jsonl").digest
+    one = read_run(right)
     assert one.manifest.checks == [MODULE]
     assert {result.check for result in one.results} == {"last_position.sign"}
 
