@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-
 from .numpy_layers import CAUSAL, Array, Draw, Plain, mask_of, softmax
 from .rows import Row, assert_says, each, inspected, notes_of, row
 
