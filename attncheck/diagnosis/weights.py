@@ -15,6 +15,8 @@ from attncheck.records.explanation import Explanation, exact
 
 # Smallest relative difference of weights that is reported; nonlinearity of the outputs in small inputs is below it.
 _CLEAR = 1e-2
+# Differences of weights below this are rounding errors.
+_ROUNDED = 1e-4
 # Maximum number of weights in a message, and of positions of a layer.
 _MOST_LINES, _MOST = 6, 16
 # Number of decimals of displayed weights.
@@ -58,7 +60,7 @@ def weights_of_one_head(pair: Pair) -> Iterator[Explanation]:
     gap = np.abs(weights - declared)
     if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR:
         return
-    if np.abs(sums - 1.0).max() > _CLEAR and np.median(gap) > _CLEAR:
+    if np.abs(sums - 1.0).max() > _CLEAR and np.median(gap[:, layer.visible]) > _ROUNDED:
         text = f"outputs are those of attention weights that add up to {sums.min():.3g} to {sums.max():.3g} times"
         ask = "are weights rounded, cut or not normalised, or outputs rescaled?"
         yield exact(WEIGHTS_OR_VALUES, f"{text} their sum for equal inputs: {ask}")
