@@ -279,7 +279,15 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
 
 
 def _copied(inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any] | Sequence[Any]:
-    """Return inputs with copies of all objects but arrays, such as a cache that each call would extend."""
+    """Return inputs with copies of all objects but arrays, such as a cache that each call would extend.
+
+    Examples
+    --------
+    >>> cache, ids = [], np.ones((2, 3))
+    >>> copies = _copied({"cache": cache, "ids": ids})
+    >>> copies["cache"] is cache, copies["ids"] is ids
+    (False, True)
+    """
 
     def copied(value: Any) -> Any:
         with contextlib.suppress(TypeError, RuntimeError):  # it holds a lock, or arrays with gradients

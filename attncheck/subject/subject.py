@@ -154,7 +154,14 @@ class Subject:
         return drawn
 
     def draw_in_calls(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:
-        """Draw a sample as `draw_as` does, in calls of `CALL_DRAWS` draws; the last call may be smaller."""
+        """Draw a sample as `draw_as` does, in calls of `CALL_DRAWS` draws; the last call may be smaller.
+
+        Examples
+        --------
+        >>> subject, rng = Subject.of("attncheck.subject:collapsed"), np.random.default_rng(0)
+        >>> subject.draw_in_calls(subject.probe(AttentionLayer(width=4), rng), 600, rng).calls
+        (256, 256, 88)
+        """
         sizes = [min(CALL_DRAWS, size - start) for start in range(0, size, CALL_DRAWS)]
         first, *others = [self.draw_as(setting, count, rng) for count in sizes]
         return first.joined(others) if others else first

@@ -294,6 +294,11 @@ def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> Non
     assert (declared < 0.15).any()
 
 
+def test_weights_that_do_not_add_up_to_1_are_not_quoted() -> None:
+    (first,) = found(whole(weigh=lambda weights: np.round(weights, 1)), LAYER.replace(num_heads=1))
+    assert re.search(r"attention weights that add up to \S+ to \S+ times their sum for equal inputs", str(first))
+
+
 def clipped_to(size: float, vectors: FloatArray) -> FloatArray:
     """Return vectors no longer than `size`, by position."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)

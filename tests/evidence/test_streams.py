@@ -24,8 +24,7 @@ VALUE = st.recursive(
 
 def test_digits_are_fixed_whatever_was_drawn_before() -> None:
     """On every platform: a change makes old records unreplayable."""
-    assert digest(LAYER) == "c787c1f4fda3"
-    assert digest(LAYER, 64).startswith(digest(LAYER))
+    assert digest(LAYER) == digest(LAYER, 64)[:12] == "c787c1f4fda3"
     assert [len(digest(LAYER, length)) for length in (1, 5, 64)] == [1, 5, 64]
     stream(7, "outputs", LAYER).standard_normal(50)
     assert stream(7, "scores", LAYER, look=2).integers(1000, size=4).tolist() == [871, 525, 793, 232]

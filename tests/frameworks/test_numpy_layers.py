@@ -309,14 +309,15 @@ def test_matrices(row: Row) -> None:
 
 
 @pytest.mark.parametrize("halves", [False, True])
-@pytest.mark.parametrize(("dtype", "base"), [(np.float32, 1e4), (np.float64, 5e5), (np.float64, 123.25)])
+@pytest.mark.parametrize(("dtype", "base"), [(np.float32, 1e4), *((np.float64, base) for base in (5e5, 123.25, 12.25))])
 @pytest.mark.parametrize("steps", [1.0, -1.0])
 def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, base: float, steps: float) -> None:
     def before(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         return turn(q, base, steps, halves), turn(k, base, steps, halves), v
 
     inspection = inspected(Plain(before=before, dtype=dtype))
-    assert notes_of(inspection) == ["note: queries and keys are rotated by position"]
+    asked = ["asks: rotary positions have base 12.25: are their exponents multiples of 2/head_dim?"] * (base < 50.0)
+    assert sorted(notes_of(inspection)) == [*asked, "note: queries and keys are rotated by position"]
     assert inspection.forward.rotary_base == pytest.approx(base, rel=1e-9)
     inspection.require("rotary", rotary_base=1.0005 * base)
     with pytest.raises(AssertionError, match=f"rotary_base is {base:g}, not "):

@@ -209,12 +209,12 @@ class Filled(Block):
 class Padded(Model):
     """A model that takes a mask of padding, and may ignore it."""
 
-    used, share = True, 1.0
+    used, share, rows = True, 1.0, slice(None)
 
     def forward(self, ids: Any, attention_mask: Any = None) -> Any:
         x = self.embed(ids)
         if attention_mask is not None and self.used:
-            x = x * attention_mask[..., None]
+            x = x * attention_mask[self.rows, :, None]
         return self.head(x + self.share * x.mean(1, keepdim=True))
 
 
@@ -225,8 +225,7 @@ class Unpadded(Padded):
 class PaddedAsFirst(Padded):
     """All sequences are padded as the first one."""
 
-    def forward(self, ids: Any, attention_mask: Any = None) -> Any:
-        return super().forward(ids, None if attention_mask is None else attention_mask[:1].expand_as(ids))
+    rows = slice(1)
 
 
 class PooledAtEnd(Padded):

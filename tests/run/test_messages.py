@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -98,9 +99,7 @@ def test_outputs_of_another_scale_are_not_called_gaussian() -> None:
 
 
 def test_a_subject_that_fails_now_and_then_keeps_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*arguments: Any) -> list[str]:
-        raise InputError("subject=mine: failed")
-
+    failing = mock.Mock(side_effect=InputError("subject=mine: failed"))
     monkeypatch.setattr("attncheck.diagnosis.differences.diagnose", failing)
     run = planned("scores", subject="attncheck.faults:tied_query_key")
     assert violated(run.examine(run.items_on("scores", [LAYER])))

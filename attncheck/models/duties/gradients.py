@@ -59,7 +59,7 @@ def reached(probe: TorchModel) -> Iterator[Note]:
     if any(scores.shape[-1] == 1 for scores in probe.scores):
         raise NotExaminedError("a softmax is over a single position, so that its weight is always 1")
     if not all(v.any() for v in reals):
-        raise NotExaminedError("inputs are 0")
+        raise NotExaminedError("an input is 0 everywhere")
     unmoved = [name for name, g in first.items() if not g.any() and not _pads(probe, name)]
     routed = [name for name in unmoved if _ROUTED.search(name)]
     zero = [name for name in unmoved if name not in routed]

@@ -91,8 +91,10 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
     x = probe.vectors.values
     with torch.no_grad():
         y = probe.with_vectors(x)
-    if len(x) < 2 or len(y) != len(x):
+    if len(x) < 2:
         raise NotExaminedError("the inputs are one sequence")
+    if len(y) != len(x):
+        raise NotExaminedError("the first axis of the outputs is not that of the sequences")
     if not y.isfinite().all():
         raise NotExaminedError("outputs are not finite")
     if y.shape == (len(x), len(x)):
