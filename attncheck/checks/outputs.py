@@ -273,14 +273,14 @@ CHECKS = (
         "the last position's output",
         _OUTPUTS,
         laws.last_position,
-        Rejected.of("missing_head_scaling", on=regimes.MANY_HEADS),
+        Rejected.of("missing_head_scaling", on=regimes.EIGHT_HEADS),
     ),
     _limit_check(
         "limit_projection",
         "a projection of all positions",
         _OUTPUTS,
         laws.random_direction,
-        Rejected.of("leaking_mask", on=regimes.CAUSAL),
+        Rejected.of("leaking_mask", on=regimes.CAUSAL.replace(seq_len=2)),
         SEVERAL_POSITIONS,
     ),
     _limit_check(

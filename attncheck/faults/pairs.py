@@ -38,7 +38,7 @@ def rejecting(fault: Fault) -> list[str]:
 
     Examples
     --------
-    >>> rejecting(PROGRAM_FAULTS["independent_initials"])
+    >>> rejecting(PROGRAM_FAULTS["shifted_initials"])
     ['netsor.initials', 'netsor.moments']
     """
     return [check.name for check in all_checks() if fault in paired(check)]

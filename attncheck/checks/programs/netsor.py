@@ -266,7 +266,7 @@ CHECKS = (
     ),
     _check(
         name="netsor.moments",
-        rejects=Rejected.of("shifted_initials", "independent_initials"),
+        rejects=Rejected.of("shifted_initials"),
         needs=frozenset({"vectors"}),
         null="whitened initial vectors have mean 0 and are uncorrelated",
         alternative=ProgramAlternative.of(
