@@ -19,6 +19,8 @@ UNSUPPORTED = "the subject does not support this layer"
 ONE_NEURON = "the subject returns one neuron only"
 #: Reason for not examining checks that count repeated numbers.
 TWO_VALUES = "two-valued weights may repeat numbers by chance"
+#: Reason for not examining a check that passes inputs to the subject.
+NO_INPUTS = "attncheck does not provide the inputs"
 #: End of the reason for not examining a check with too few draws.
 LARGER = "a larger profile affords more"
 

@@ -16,7 +16,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.answers import CLEAR, Answer, Pair, Respond
 from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting
-from attncheck.checks.claims import ONE_NEURON, TWO_VALUES
+from attncheck.checks.claims import NO_INPUTS, ONE_NEURON, TWO_VALUES
 from attncheck.checks.reference import PER_ANSWER, Reference
 from attncheck.evidence.families import Count
 from attncheck.layers.parts import refusing
@@ -244,7 +244,7 @@ def _check(
         measure=measure,
         hint=cause or f"it should hold that {null}",
         requires=requires,
-        excluded=lambda setting: excluded(setting) if setting.draw_on else "attncheck does not provide the inputs",
+        excluded=lambda setting: excluded(setting) if setting.draw_on else NO_INPUTS,
         any_weights=True,
     )
 
