@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
+from attncheck.checks.answers import Answer
 from attncheck.checks.check import Alternative, Check, Setting
-from attncheck.checks.claims import TWO_VALUES
+from attncheck.checks.claims import NO_INPUTS, TWO_VALUES
 from attncheck.checks.comparison import between_calls, of_call
 from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix, hashes
-from attncheck.checks.reference import Reference
+from attncheck.checks.reference import PER_TWIN, Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import chi_square_scores
 from attncheck.evidence.exchange import Extremes, Repeats, Trend
@@ -197,6 +198,63 @@ def _repeats(
     )
 
 
+def _seeds(
+    quantity: str, matrices: str, squares: Callable[[list[Answer]], FloatArray], array: str = "outputs"
+) -> Check:
+    """Return the check that draw i of a call does not resemble draw i of a call with another generator.
+
+    `squares` maps the answers to equal inputs in all draws to numbers that depend on the `matrices`, (draws, numbers).
+    """
+
+    def measure(sample: Sample, reference: Reference) -> tuple[int, int]:
+        """Count disjoint pairs of draws, and those of which each draw resembles the other call's draw of its index."""
+        one, two = (values[::2] - values[1::2] for values in map(squares, reference.twins))
+        agreement = np.sign((one * two).sum(axis=1))
+        return int((agreement > 0).sum()), int(np.abs(agreement).sum())
+
+    return _of_any_weights(
+        name=f"draws.seeds_{quantity}",
+        rejects=Rejected.of("reseeded", on=regimes.LOW_RANK),
+        needs=frozenset({"outputs", array}),
+        null=f"{quantity} of draw i in two calls with equal inputs are no more alike than those of draws i and j",
+        alternative=Alternative.of("more alike in three of four pairs of draws", 0.75, coarsest=0.9),
+        reads=f"share of pairs of draws whose {quantity} are most alike in draws of equal index:",
+        family=lambda setting: Count(0.5),
+        draws_per_unit=2 * PER_TWIN,
+        measure=measure,
+        hint=f"{matrices} drawn from a generator that is seeded anew in each call",
+        excluded=lambda setting: "" if setting.draw_on else NO_INPUTS,
+    )
+
+
+def _all_outputs(twin: list[Answer]) -> FloatArray:
+    """Return the outputs for all inputs, (draws, positions of all inputs, neurons)."""
+    return np.concatenate([answer.outputs for answer in twin], axis=1)
+
+
+def _squares_of_values(twin: list[Answer]) -> FloatArray:
+    """Return the outputs' products summed over neurons: given the values, this estimates the values' own products."""
+    outputs = _all_outputs(twin)
+    return _rows(outputs @ outputs.swapaxes(1, 2))
+
+
+def _squares_of_neurons(twin: list[Answer]) -> FloatArray:
+    """Return the outputs' products summed over positions: they estimate the products of columns of W_O."""
+    outputs = _all_outputs(twin)
+    return _rows(outputs.swapaxes(1, 2) @ outputs)
+
+
+def _squares_of_scores(twin: list[Answer]) -> FloatArray:
+    """Return the scores' products summed over keys, then those summed over queries, for each head and input."""
+    scores = np.stack([answer.scores for answer in twin if answer.scores is not None], axis=1)
+    turned = scores.swapaxes(-1, -2)
+    return np.concatenate([_rows(scores @ turned), _rows(turned @ scores)], axis=1)
+
+
+def _rows(values: FloatArray) -> FloatArray:
+    return values.reshape(len(values), -1)
+
+
 def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         values = sample.need(field)
@@ -297,6 +355,9 @@ CHECKS = (
         "copied_draws",
         alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01),
     ),
+    _seeds("values", "W_V is", _squares_of_values),
+    _seeds("outputs", "W_O is", _squares_of_neurons),
+    _seeds("scores", "W_Q or W_K is", _squares_of_scores, "scores"),
     _precision("outputs", regimes.STANDARD),
     _precision("scores", regimes.LINEAR),
     _of_any_weights(

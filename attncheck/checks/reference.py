@@ -12,13 +12,14 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import generator
-from attncheck.checks.answers import DrawOn, Pair, pair_of
+from attncheck.checks.answers import Answer, DrawOn, Pair, answers, pair_of
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, FunctionalOf
 from attncheck.checks.returned import EVERY_FIELD
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import precision
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
+from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.linalg import bartlett
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
@@ -31,8 +32,12 @@ _SINGLE = float(np.finfo(np.float32).eps)
 #: There is one draw with given inputs per PER_ANSWER draws of a look, and at least _FEWEST_ANSWERS of them.
 PER_ANSWER = 32
 _FEWEST_ANSWERS = 2
-# Spawn keys of the random streams of `score_sizes` and `pair`, which differ from all keys in `functionals`.
-_SIZES_KEY, _ANSWERS_KEY = 2**31, 2**31 + 1
+#: A call with equal inputs in all draws has one draw per PER_TWIN draws of a look.
+PER_TWIN = 4
+# Number of inputs in such calls.
+_TWIN_INPUTS = 2
+# Spawn keys of the random streams of `score_sizes`, `pair` and `twins`, which differ from all keys in `functionals`.
+_SIZES_KEY, _ANSWERS_KEY, _TWINS_KEY = 2**31, 2**31 + 1, 2**31 + 2
 
 
 _Case = TypeVar("_Case")
@@ -100,6 +105,18 @@ class Reference(ReferenceOf[AttentionLayer]):
         assert self.draw_on is not None
         size = max(_FEWEST_ANSWERS, self.size // PER_ANSWER)
         return pair_of(self.draw_on, self.layer, size, self._stream(_ANSWERS_KEY))
+
+    @cached_property
+    def twins(self) -> list[list[Answer]]:
+        """Answers of the subject from two independent generators, to the same inputs; all draws of a call share them.
+
+        Each generator answers `_TWIN_INPUTS` inputs, with the same weights.
+        """
+        assert self.draw_on is not None
+        rng = self._stream(_TWINS_KEY)
+        draws = max(2, self.size // PER_TWIN // 2 * 2)
+        inputs = [np.repeat(draw_images(self.layer, 1, rng), draws, axis=0) for _ in range(_TWIN_INPUTS)]
+        return [[*map(answers(self.draw_on, self.layer, child), inputs)] for child in rng.spawn(2)]
 
     def _stream(self, key: int) -> np.random.Generator:
         keys = (*self.seed.spawn_key, key)

@@ -5,12 +5,14 @@ Each is a subject, e.g. ``attncheck.check("attncheck.faults.tampered:residual_ad
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray, IntArray
+from attncheck.checks.answers import projected
 from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import SEVERAL_HEADS
@@ -108,6 +110,15 @@ def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) 
     scale = np.exp(rng.standard_normal())
     drawn = collapsed(layer, size, rng)
     return {**drawn, "outputs": scale * drawn["outputs"]}
+
+
+@declared(_FAULTS, "W_K, W_V and W_O are drawn from a generator that is seeded anew in each call")
+def _reseeded(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Drawn:
+    anew = np.random.default_rng(0)
+    queries = projected(layer, inputs, rng).queries
+    projections = dataclasses.replace(projected(layer, inputs, anew), queries=queries)
+    drawn = LiteralSimulator().after(layer, projections, anew)
+    return {name: drawn[name] for name in ("outputs", "scores")}
 
 
 @corrupted(_FAULTS, "the outputs are rounded to float16")
