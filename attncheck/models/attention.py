@@ -29,8 +29,10 @@ _CHANGED = 1e-5
 #: Why modules that mix positions are not inspected.
 WITHOUT_SOFTMAX = "positions are mixed without a softmax, as in linear attention, a state-space layer or a convolution"
 _CHANGED_WEIGHTS = (
-    "the weights of a softmax are changed before they multiply values, as in differential or chunked attention"
+    "a softmax is found, but not products of queries and keys before it and of weights and values after it, as in "
+    "differential or chunked attention"
 )
+_MORE_KEYS = "a softmax has {} keys for {} positions, whose scores are not one product of queries and keys: learned keys?"
 _DIGITS = re.compile(r"[\d.e+-]+")
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
@@ -163,7 +165,10 @@ def _mixing(adapter: Adapter, hidden: HiddenStates) -> str:
         return ""
     if y.shape[:2] != x.shape[:2] or not np.abs(y_changed - y)[:, 1:].max(initial=0.0) > _CHANGED * np.abs(y).max():
         return ""
-    return _CHANGED_WEIGHTS if trace.scores else WITHOUT_SOFTMAX
+    if not trace.scores:
+        return WITHOUT_SOFTMAX
+    keys = max(scores.shape[axis] for scores, axis in trace.scores)
+    return _MORE_KEYS.format(keys, length) if keys > length else _CHANGED_WEIGHTS
 
 
 def _keys(adapter: Adapter, hidden: HiddenStates) -> tuple[FloatArray, FloatArray] | None:

@@ -200,7 +200,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "differential": (
         Differential,
         directly,
-        f"{NOT_READ}the weights of a softmax are changed before they multiply values, as",
+        f"{NOT_READ}a softmax is found, but not products of queries and keys",
     ),
     "linear": (
         Linear,

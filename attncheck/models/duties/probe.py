@@ -8,8 +8,10 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from unittest import mock
 
 import torch
+from torch.backends import mha
 
 from attncheck.frameworks.trace import ScoresTrace, Trace
 from attncheck.models.duties.duty import NotExaminedError
@@ -81,8 +83,12 @@ class TorchModel:
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
-        """Enable gradients in this context, and restore the random generators afterwards."""
-        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng():
+        """Enable gradients in this context, and restore the random generators afterwards.
+
+        PyTorch's fused encoders are disabled, because they pack padded tokens in nested tensors, which have no shape.
+        """
+        fused = mock.patch.object(mha, "get_fastpath_enabled", lambda: False)
+        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng(), fused:
             yield
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
