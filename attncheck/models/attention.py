@@ -32,7 +32,9 @@ _CHANGED_WEIGHTS = (
     "a softmax is found, but not products of queries and keys before it and of weights and values after it, as in "
     "differential or chunked attention"
 )
-_MORE_KEYS = "a softmax has {} keys for {} positions, whose scores are not one product of queries and keys: learned keys?"
+_MORE_KEYS = (
+    "a softmax has {} keys for {} positions, whose scores are not one product of queries and keys: learned keys?"
+)
 _DIGITS = re.compile(r"[\d.e+-]+")
 # Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
