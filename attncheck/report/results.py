@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from scipy import special
 
 from attncheck._lib.text import counted
+from attncheck.evidence.family import Outcome
 from attncheck.evidence.plot_data import LABELLED, Counts, Estimates, Matrix, Plot, read_plot
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
@@ -16,22 +17,34 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw
 # A histogram extends to _WIDEST standard deviations on both sides or, if that is further out, to _STEP beyond the
 # outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
+# Fewest p-values that are plotted.
+_FEWEST = 10
+_NORMAL_SCALE = ", on the scale of N(0, 1)"
 
 
 def of_result(result: Result) -> Drawing | None:
     """Return the plot of a result's observed and expected law, or None if the result has no such data."""
     plot = read_plot(result.plot)
-    return _counts(plot, result) if isinstance(plot, Counts) else None
+    if not isinstance(plot, Counts):
+        return None
+    # Without a reference sample, the axis shows quantiles of N(0, 1), the law of whitened values.
+    axis = quantity(result) + ("" if plot.against else _NORMAL_SCALE)
+    return _counts(plot, f"{result.check} on {layer_name(result.case)}", axis)
 
 
-def _counts(plot: Counts, result: Result) -> Drawing:
+def of_p_values(uniformity: Outcome | None) -> Drawing | None:
+    """Return the plot of the p-values of first looks, one per case, against the uniform law; None for a few cases."""
+    if uniformity is None or uniformity.count < _FEWEST or not isinstance(uniformity.plot, Counts):
+        return None
+    return _counts(uniformity.plot, "p-values of first looks", f"p-value{_NORMAL_SCALE}")
+
+
+def _counts(plot: Counts, where: str, axis: str) -> Drawing:
     points, labelled = special.ndtri(plot.quantiles), special.ndtri(LABELLED)
     low, high = map(plot.in_errors, plot.band)
     deviations = plot.in_errors(plot.below)
     outside = plot.farthest is not None
     observed, expected = plot.shares
-    # Without a reference sample, the axis shows quantiles of N(0, 1), the law of whitened values.
-    axis = quantity(result) + ("" if plot.against else ", on the scale of N(0, 1)")
     # Values are placed by normal quantiles, so that any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, points[0] - _STEP), *points, max(_WIDEST, points[-1] + _STEP)])
 
@@ -54,7 +67,7 @@ def _counts(plot: Counts, result: Result) -> Drawing:
         tick_labels = {at: f"{label:.2g}".replace("-", "−") for at, label in labels if edges[0] <= at <= edges[-1]}
         axes.set_xticks([*tick_labels], tick_labels.values())
 
-    where, outcome = f"{result.check} on {layer_name(result.case)}", band_visible(plot)
+    outcome = band_visible(plot)
     alt = (
         f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by {axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {outcome}."

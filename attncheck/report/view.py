@@ -26,7 +26,7 @@ from attncheck.layers.parts.mask import MASKS
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, layers_of, suspicion
 from attncheck.report.intervals import by_case
-from attncheck.report.results import of_cause, of_result
+from attncheck.report.results import of_cause, of_p_values, of_result
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 from attncheck.runs.view import RunView
@@ -119,7 +119,7 @@ class PageView(RunView):
         content = {
             "failures": self.failures or self.doubts,
             "claims": self.run.claim_layers,
-            "together": self.together,
+            "together": self.together or self.p_values,
             "space": self.run.space.layers,
         }
         return [name for name in HEADINGS if content.get(name, True)]
@@ -172,6 +172,11 @@ class PageView(RunView):
     def together(self) -> list[Result]:
         """The examined pools, the most suspicious first."""
         return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
+
+    @property
+    def p_values(self) -> Drawing | None:
+        """The plot of the p-values of first looks, which are uniform for a correct simulator."""
+        return of_p_values(self.run.conclusion.uniformity)
 
     @cached_property
     def doubts(self) -> list[Result]:

@@ -92,7 +92,11 @@ PAGES = {
         {},
         {"": ["is inconclusive, which is not a pass", "inconclusive: "]},
     ),
-    "not uniform": Page(SKEWED, {}, {"": ["departs from the theorem", "40 test items are not uniform"]}),
+    "not uniform": Page(
+        SKEWED,
+        {},
+        {"verdict": ["40 test items are not uniform"], "together": ["difference in standard errors, which leaves"]},
+    ),
     "no better than the closing line": Page(
         [DOUBLED],
         {"closing": {"verdict": "inconclusive", "reasons": ["blocks are too small"]}},
