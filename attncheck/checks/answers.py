@@ -17,7 +17,7 @@ from attncheck.checks.sample import Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.simulators.collapsed import draw_images
-from attncheck.simulators.literal import LiteralSimulator, Projections, projections
+from attncheck.simulators.literal import LiteralSimulator, Projections, by_matrices
 
 # Two numbers count as different if they differ by more than _UNITS rounding units times the largest number, and by more
 # than _CHANGE times the largest number.
@@ -231,9 +231,4 @@ def drawn_on(
 def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Project given inputs to queries, keys and values by explicit random matrices."""
     vectors = normalised(layer.norm, inputs)
-
-    def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((len(vectors), matrices, layer.width, layer.head_width))
-        return np.asarray(std * layer.width**-0.5 * (vectors[:, None] @ weights))
-
-    return projections(layer, vectors, project)
+    return by_matrices(layer, vectors, lambda shape: rng.standard_normal((len(vectors), *shape)))

@@ -55,12 +55,6 @@ def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, Floa
     return residual.energy_scores(1)[valid], share[valid] - mean
 
 
-def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    residual = sample.output_residual
-    direction = np.broadcast_to(sample.shift_direction, residual.values.shape)
-    return residual.flat(), direction[residual.kept]
-
-
 _check = functools.partial(Check, claim="conditional", needs=VALUES_GIVEN, stage=GIVEN_SCORES)
 
 CHECKS = (
@@ -123,7 +117,7 @@ CHECKS = (
         alternative=of_direction("with that direction"),
         reads="mean of the whitened outputs along the direction of an added constant:",
         family=lambda setting: Association(residuals(setting)),
-        measure=_shift,
+        measure=lambda sample, reference: sample.output_residual.paired_with(sample.shift_direction),
         hint="something is added to the outputs, such as a bias",
     ),
     _check(
@@ -142,7 +136,6 @@ CHECKS = (
         "conditional.value",
         "values",
         VALUE,
-        lambda sample: sample.value_factors,
         (
             Rejected.of("value_std_5", on=regimes.LINEAR),
             Rejected.of("value_std_5", on=regimes.LINEAR),

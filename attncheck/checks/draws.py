@@ -15,7 +15,7 @@ from scipy import special
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.answers import Answer
 from attncheck.checks.check import Alternative, Check, Setting
-from attncheck.checks.claims import NO_INPUTS, TWO_VALUES
+from attncheck.checks.claims import NO_INPUTS, NOT_EXPOSED, TWO_VALUES
 from attncheck.checks.comparison import between_calls, of_call
 from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix, hashes
@@ -206,6 +206,11 @@ def _seeds(
     `squares` maps the answers to equal inputs in all draws to numbers that depend on the `matrices`, (draws, numbers).
     """
 
+    def reason(setting: Setting) -> str:
+        if not setting.draw_on:
+            return NO_INPUTS
+        return "" if array in setting.exposed else NOT_EXPOSED + array
+
     def measure(sample: Sample, reference: Reference) -> tuple[int, int]:
         """Count disjoint pairs of draws, and those of which each draw resembles the other call's draw of its index."""
         one, two = (values[::2] - values[1::2] for values in map(squares, reference.twins))
@@ -215,7 +220,6 @@ def _seeds(
     return _of_any_weights(
         name=f"draws.seeds_{quantity}",
         rejects=Rejected.of("reseeded", on=regimes.LOW_RANK),
-        needs=frozenset({"outputs", array}),
         null=f"{quantity} of draw i in two calls with equal inputs are no more alike than those of draws i and j",
         alternative=Alternative.of("more alike in three of four pairs of draws", 0.75, coarsest=0.9),
         reads=f"share of pairs of draws whose {quantity} are most alike in draws of equal index:",
@@ -223,7 +227,7 @@ def _seeds(
         draws_per_unit=2 * PER_TWIN,
         measure=measure,
         hint=f"{matrices} drawn from a generator that is seeded anew in each call",
-        excluded=lambda setting: "" if setting.draw_on else NO_INPUTS,
+        excluded=reason,
     )
 
 

@@ -55,26 +55,6 @@ def _trace(sample: Sample) -> FloatArray:
     return log(np.trace(sample.need("input_gram"), axis1=1, axis2=2))
 
 
-def _output_scores(sample: Sample, reference: Reference) -> Pair:
-    """Pair each whitened output at position j with the first head's score of the last query and key j."""
-    residual = sample.output_residual
-    scores = sample.told_scores[:, 0, -1]
-    weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
-    return residual.flat(), weight[residual.kept]
-
-
-def _output_inputs(sample: Sample, reference: Reference) -> Pair:
-    residual = sample.output_residual
-    return residual.flat(), sample.need("inputs")[residual.kept]
-
-
-def _score_inputs(sample: Sample, reference: Reference) -> Pair:
-    """Pair the whitened score in row i and column j with the first neuron's input at position i."""
-    residual = sample.whitened_scores
-    weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
-    return residual.flat(), weight[residual.kept]
-
-
 def _keys_values(sample: Sample, reference: Reference) -> Pair:
     values, keys = sample.value_factors, sample.key_factors
     both = values.kept & keys.kept
@@ -253,7 +233,8 @@ CHECKS = (
         "output_scores",
         (_RESIDUAL, "the scores"),
         VALUES_GIVEN,
-        _output_scores,
+        # An output at position j, and the first head's score of the last query and key j.
+        lambda sample, reference: sample.output_residual.paired_with(sample.told_scores[:, 0, -1, :, None]),
         _OTHER_SCORES,
         Rejected.of("scores_added", on=regimes.SINGLE),
         residuals,
@@ -270,7 +251,7 @@ CHECKS = (
         "output_inputs",
         (_RESIDUAL, "the same neuron of the inputs"),
         VALUES_GIVEN | {"inputs"},
-        _output_inputs,
+        lambda sample, reference: sample.output_residual.paired_with(sample.need("inputs")),
         _OTHER_INPUTS,
         Rejected.of("residual_added", on=regimes.STANDARD),
         residuals,
@@ -287,7 +268,8 @@ CHECKS = (
         "score_inputs",
         ("a whitened score", "an input of its draw"),
         _KEYS | {"inputs"},
-        _score_inputs,
+        # A score in row i, and the first neuron's input at position i.
+        lambda sample, reference: sample.whitened_scores.paired_with(sample.need("inputs")[:, None, :, :1]),
         "W_Q depends on the inputs",
         Rejected.of("input_bias", on=regimes.SINGLE),
         entries,

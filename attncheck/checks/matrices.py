@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,7 +21,6 @@ from attncheck.checks.derived import WHITENED
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.evidence.groups import EqualVariances
 from attncheck.layers import regimes
@@ -155,9 +155,7 @@ def factor_entries(setting: Setting) -> int:
     return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
 
 
-def gram_checks(
-    prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual], rejects: Sequence[Rejected]
-) -> tuple[Check, ...]:
+def gram_checks(prefix: str, claim: str, of: HeadMatrix, rejects: Sequence[Rejected]) -> tuple[Check, ...]:
     """Return the checks of the Gram matrices of keys, or of values.
 
     Parameters
@@ -168,13 +166,11 @@ def gram_checks(
         Claim of the checks of scale and law; the other checks have the claim "heads".
     of : HeadMatrix
         W_K or W_V.
-    factors : callable
-        Function that returns the Bartlett factors of a sample's whitened Gram matrices.
     rejects : sequence of Rejected
         Wrong simulators that the checks must reject, in this order: scale, law, heads (and copies), groups.
     """
     kind, matrix = of.images[:-1], of.name
-    field = f"{kind}_gram"
+    field, factors = f"{kind}_gram", operator.attrgetter(f"{kind}_factors")
     bare = frozenset({"outputs", field})
     scale, law, heads, groups = rejects
     checked = functools.partial(Check, stage=of.stage)

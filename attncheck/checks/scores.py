@@ -52,11 +52,6 @@ def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (mixture_uniform(values[valid], variances[valid, None], layer.head_width, added),)
 
 
-def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    noise, direction = sample.whitened_scores, sample.tied_direction
-    return noise.flat(), direction.values[noise.kept]
-
-
 def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     energy = sample.whitened_scores.energy_scores(2)
     return rotating_pairs(Residual(energy, np.ones(energy.shape, dtype=bool)), 1)
@@ -112,7 +107,7 @@ CHECKS = (
         alternative=of_direction("with that direction"),
         reads="standardised covariance of the whitened scores with those that W_Q = W_K would give:",
         family=lambda setting: Association(entries(setting)),
-        measure=_tied,
+        measure=lambda sample, reference: sample.whitened_scores.paired_with(sample.tied_direction.values),
         hint="K and Q look tied: W_Q and W_K are not independent",
     ),
     _given_keys(
@@ -181,7 +176,6 @@ CHECKS = (
         "scores.key",
         "scores",
         KEY,
-        lambda sample: sample.key_factors,
         (
             Rejected.of("key_std_2", on=regimes.LOW_RANK),
             Rejected.of("key_std_5", on=regimes.LINEAR),

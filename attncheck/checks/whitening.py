@@ -39,6 +39,10 @@ class Residual:
         """Return the kept values, in C order."""
         return self.values[self.kept]
 
+    def paired_with(self, variable: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the kept values, and as many of `variable`, which is broadcast to the shape of `values`."""
+        return self.flat(), np.broadcast_to(variable, self.values.shape)[self.kept]
+
     def uniform(self) -> tuple[FloatArray]:
         """Return Φ of the kept values, as the data of `Uniform`."""
         return (special.ndtr(self.flat()),)

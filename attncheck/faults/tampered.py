@@ -17,7 +17,7 @@ from attncheck.faults.fault import Drawn, Fault, corrupted, declared
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import SEVERAL_HEADS
 from attncheck.simulators.collapsed import draw_inputs
-from attncheck.simulators.literal import LiteralSimulator, Projections, independent
+from attncheck.simulators.literal import LiteralSimulator, Projections, by_matrices, independent
 from attncheck.subject import collapsed
 
 
@@ -56,17 +56,10 @@ def _by_size(drawn: Drawn) -> Drawn:
 
 @declared(_FAULTS, "every second draw uses the matrices of the draw before it")
 def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    inputs = draw_inputs(layer, size, rng)
     draw = np.arange(size) // 2
-
-    def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((size // 2 + 1, matrices, layer.width, layer.head_width))
-        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights[draw]))
-
-    keys, values = (
-        np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1) for std in (layer.key_std, layer.value_std)
+    projections = by_matrices(
+        layer, draw_inputs(layer, size, rng), lambda shape: rng.standard_normal((size // 2 + 1, *shape))[draw]
     )
-    projections = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
     return LiteralSimulator().after(layer, projections, rng)
 
 

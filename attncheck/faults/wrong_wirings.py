@@ -84,12 +84,7 @@ def _interleaved_groups(layer: AttentionLayer, projections: Projections) -> Proj
 )
 def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Use the same matrices for all draws of a call."""
-
-    def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((matrices, layer.width, layer.head_width))
-        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
-
-    return literal.projections(layer, inputs, project)
+    return literal.by_matrices(layer, inputs, rng.standard_normal)
 
 
 @declared(

@@ -6,7 +6,6 @@ Transformers models of text or images need no inputs from the user: their config
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -118,7 +117,7 @@ class ModelFactory:
 
     def arguments(self, model: Any, sequences: int | None = 1) -> Arguments:
         """Return the inputs of a model, cut to the first `sequences` sequences unless `sequences` is None."""
-        return sequences_of(default_inputs(model) if self.inputs is None else _copied(self.inputs), sequences)
+        return sequences_of(default_inputs(model) if self.inputs is None else self.inputs, sequences)
 
     def outputs(self, model: Any, sequences: int | None = None) -> Any:
         """Return the outputs for all inputs, or for the first `sequences` sequences."""
@@ -276,27 +275,6 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
                 refuse("inputs", tuple(array.shape), "is the shape of an array without sequences", "pass at least one")
         return inputs
     refuse("inputs", inputs, "is neither a mapping nor a sequence of arrays", 'pass {"input_ids": ids} or (x,)')
-
-
-def _copied(inputs: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any] | Sequence[Any]:
-    """Return inputs with copies of all objects but arrays, such as a cache that each call would extend.
-
-    Examples
-    --------
-    >>> cache, ids = [], np.ones((2, 3))
-    >>> copies = _copied({"cache": cache, "ids": ids})
-    >>> copies["cache"] is cache, copies["ids"] is ids
-    (False, True)
-    """
-
-    def copied(value: Any) -> Any:
-        with contextlib.suppress(TypeError, RuntimeError):  # it holds a lock, or arrays with gradients
-            return value if hasattr(value, "shape") else copy.deepcopy(value)
-        return value
-
-    if isinstance(inputs, Mapping):
-        return {name: copied(value) for name, value in inputs.items()}
-    return tuple(map(copied, inputs))
 
 
 @contextlib.contextmanager

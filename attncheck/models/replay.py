@@ -290,15 +290,16 @@ def sequences_of(
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return args and kwargs for a call on the first `number` sequences, or on all sequences if it is None.
 
-    If there are fewer than `number` sequences, they are repeated cyclically.
+    If there are fewer than `number` sequences, they are repeated cyclically. Objects that a call may change, such as a
+    cache, are copied.
 
     Examples
     --------
-    >>> args, kwargs = sequences_of({"x": np.ones((4, 7, 8)), "scale": 2.0}, 2)
-    >>> args, kwargs["x"].shape, kwargs["scale"]
-    ((), (2, 7, 8), 2.0)
+    >>> args, kwargs = sequences_of({"x": np.ones((4, 7, 8)), "cache": (cache := [])}, 2)
+    >>> args, kwargs["x"].shape, kwargs["cache"] is cache
+    ((), (2, 7, 8), False)
     """
-    values = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+    values = [_copied(value) for value in (inputs.values() if isinstance(inputs, Mapping) else inputs)]
     batch = next((len(array) for array in values if _is_array(array) and array.ndim), 1)
     if number is not None:
         rows = np.arange(number) % batch

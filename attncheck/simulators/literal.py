@@ -51,6 +51,21 @@ def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[in
     return Projections(inputs, queries, *(np.repeat(array, layer.group_size, axis=1) for array in of_groups))
 
 
+def by_matrices(
+    layer: AttentionLayer, inputs: FloatArray, normals: Callable[[tuple[int, ...]], FloatArray]
+) -> Projections:
+    """Return the projections of the inputs, after any norm, by explicit matrices.
+
+    `normals` maps the shape (matrices, width, head width) to standard normals, of this shape or one set for each draw.
+    """
+
+    def project(matrices: int, std: float) -> FloatArray:
+        weights = normals((matrices, layer.width, layer.head_width))
+        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
+
+    return projections(layer, inputs, project)
+
+
 def dot_products(layer: AttentionLayer, projected: Projections, rng: np.random.Generator) -> FloatArray:
     """Return the scores, (draws, heads, positions, positions).
 

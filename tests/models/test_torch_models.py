@@ -323,7 +323,7 @@ def test_attention_that_is_not_read_is_counted() -> None:
     assert [*inspection.refused] == ["h.0.attn"]
     inspection.require(blamed=False)
     for expected in ("causal", "asked=false"):
-        assert inspection.unmet(expected)[0].startswith("h.0.attn: not read: the weights of a softmax")
+        assert inspection.unmet(expected)[0].startswith("h.0.attn: not read: a softmax is found")
 
 
 def test_a_backward_pass_that_fails() -> None:

@@ -150,6 +150,8 @@ UNUSABLE = [
     (["--attncheck-false-alarm=nan"], "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
     (["--attncheck-draws=1000"], "draws='1000': has no effect with the profile smoke; use the profile thorou"),
     (["--attncheck-record=test_it.py/record", "-n1"], "record=test_it.py/record: cannot be written"),
+    (["--attncheck-only=nonsense"], "only='nonsense'"),
+    (["--attncheck-checks=nowhere"], "checks=nowhere"),
     (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
 ]
 

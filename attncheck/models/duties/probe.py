@@ -87,8 +87,8 @@ class TorchModel:
 
         PyTorch's fused encoders are disabled, because they pack padded tokens in nested tensors, which have no shape.
         """
-        fused = mock.patch.object(mha, "get_fastpath_enabled", lambda: False)
-        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng(), fused:
+        separate = mock.patch.object(mha, "get_fastpath_enabled", return_value=False)
+        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng(), separate:
             yield
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
