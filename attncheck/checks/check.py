@@ -151,7 +151,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     any_weights : bool
         Whether the null holds for weights of any symmetric law.
     calls : int
-        Minimum number of calls of the subject.
+        Number of calls of the subject in a small sample of a calibration. A look has one call per 256 draws.
     compares : str
         Name of the reference functional that `measure` uses, or empty.
     stage : str

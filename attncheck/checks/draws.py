@@ -31,7 +31,7 @@ from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
 
 _OUTPUTS = frozenset({"outputs"})
-#: Number of calls that are compared in a look.
+#: Number of calls for which looks that compare calls are planned; short looks have fewer.
 CALLS = 16
 # Number of calls that reveals a matrix shared by all draws of a call.
 _FEW_CALLS = 4
@@ -222,7 +222,7 @@ def _seeds(
         rejects=Rejected.of("reseeded", on=regimes.LOW_RANK),
         null=f"{quantity} of draw i in two calls with equal inputs are no more alike than those of draws i and j",
         alternative=Alternative.of("more alike in three of four pairs of draws", 0.75, coarsest=0.9),
-        reads=f"share of pairs of draws whose {quantity} are most alike in draws of equal index:",
+        reads=f"share of pairs of draws whose {quantity} in two calls are more alike at equal than at exchanged index:",
         family=lambda setting: Count(0.5),
         draws_per_unit=2 * PER_TWIN,
         measure=measure,
