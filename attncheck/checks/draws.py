@@ -38,6 +38,8 @@ _FEW_CALLS = 4
 # Single float32 numbers may be equal by chance. So only draws with at least _NUMBERS distinct numbers are compared, or
 # runs of _RUN draws of which at least _NUMBERS are nonzero: if these are equal, it is no coincidence.
 _RUN, _NUMBERS = 6, 3
+# Maximum number of neurons whose products are compared, which bounds the memory.
+_NEURONS = 32
 # Probability that a float32 number lies on the float16 grid.
 _HALF_GRID = 2.0**-13
 # Smallest normal float32; numbers below have fewer digits.
@@ -243,8 +245,8 @@ def _squares_of_values(twin: list[Answer]) -> FloatArray:
 
 
 def _squares_of_neurons(twin: list[Answer]) -> FloatArray:
-    """Return the outputs' products summed over positions: they estimate the products of columns of W_O."""
-    outputs = _all_outputs(twin)
+    """Return the products of some neurons, summed over positions: they estimate the products of columns of W_O."""
+    outputs = _all_outputs(twin)[..., :_NEURONS]
     return _rows(outputs.swapaxes(1, 2) @ outputs)
 
 

@@ -92,11 +92,7 @@ PAGES = {
         {},
         {"": ["is inconclusive, which is not a pass", "inconclusive: "]},
     ),
-    "not uniform": Page(
-        SKEWED,
-        {},
-        {"verdict": ["40 test items are not uniform"], "together": ["difference in standard errors, which leaves"]},
-    ),
+    "not uniform": Page(SKEWED, {}, {"": ["40 test items are not uniform", "errors, which leaves its 99% band"]}),
     "no better than the closing line": Page(
         [DOUBLED],
         {"closing": {"verdict": "inconclusive", "reasons": ["blocks are too small"]}},
