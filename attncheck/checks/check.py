@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import InputError
 from attncheck.checks.answers import DrawOn
 from attncheck.checks.claims import NOT_EXPOSED, TWO_VALUES
 from attncheck.checks.declared import NOTHING, AlternativeOf, Rejected
@@ -35,6 +37,17 @@ _Case = TypeVar("_Case")
 
 class NotExaminedError(Exception):
     """Raised by a measure with the reason why its check does not apply to the subject."""
+
+
+@contextlib.contextmanager
+def refusals_not_examined() -> Iterator[None]:
+    """Raise `NotExaminedError` if the subject refuses changed inputs in this context."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError:  # the subject was stopped
+            raise
+        raise NotExaminedError(f"the subject refuses changed inputs: {error}") from error
 
 
 _Setting = TypeVar("_Setting", bound="BaseSetting[Any]")

@@ -14,7 +14,7 @@ from scipy import special
 
 from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.answers import Answer
-from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.check import Alternative, Check, Setting, refusals_not_examined
 from attncheck.checks.claims import NO_INPUTS, NOT_EXPOSED, TWO_VALUES
 from attncheck.checks.comparison import between_calls, of_call
 from attncheck.checks.declared import DRAWS, GIVEN_SCORES, OUTPUTS, SCORES, Rejected, of_correlation, of_direction
@@ -205,7 +205,7 @@ def _seeds(
 ) -> Check:
     """Return the check that draw i of a call does not resemble draw i of a call with another generator.
 
-    `squares` maps the answers to equal inputs in all draws to numbers that depend on the `matrices`, (draws, numbers).
+    `squares` maps the answers to equal inputs in all draws to numbers that depend on the `matrices`, (draws, …).
     """
 
     def reason(setting: Setting) -> str:
@@ -215,8 +215,9 @@ def _seeds(
 
     def measure(sample: Sample, reference: Reference) -> tuple[int, int]:
         """Count disjoint pairs of draws, and those of which each draw resembles the other call's draw of its index."""
-        one, two = (values[::2] - values[1::2] for values in map(squares, reference.twins))
-        agreement = np.sign((one * two).sum(axis=1))
+        with refusals_not_examined():
+            one, two = (values[::2] - values[1::2] for values in map(squares, reference.twins))
+        agreement = np.sign((one * two).reshape(len(one), -1).sum(axis=1))
         return int((agreement > 0).sum()), int(np.abs(agreement).sum())
 
     return _of_any_weights(
@@ -241,24 +242,20 @@ def _all_outputs(twin: list[Answer]) -> FloatArray:
 def _squares_of_values(twin: list[Answer]) -> FloatArray:
     """Return the outputs' products summed over neurons: given the values, this estimates the values' own products."""
     outputs = _all_outputs(twin)
-    return _rows(outputs @ outputs.swapaxes(1, 2))
+    return outputs @ outputs.swapaxes(1, 2)
 
 
 def _squares_of_neurons(twin: list[Answer]) -> FloatArray:
     """Return the products of some neurons, summed over positions: they estimate the products of columns of W_O."""
     outputs = _all_outputs(twin)[..., :_NEURONS]
-    return _rows(outputs.swapaxes(1, 2) @ outputs)
+    return outputs.swapaxes(1, 2) @ outputs
 
 
 def _squares_of_scores(twin: list[Answer]) -> FloatArray:
     """Return the scores' products summed over keys, then those summed over queries, for each head and input."""
     scores = np.stack([answer.scores for answer in twin if answer.scores is not None], axis=1)
     turned = scores.swapaxes(-1, -2)
-    return np.concatenate([_rows(scores @ turned), _rows(turned @ scores)], axis=1)
-
-
-def _rows(values: FloatArray) -> FloatArray:
-    return values.reshape(len(values), -1)
+    return np.concatenate([scores @ turned, turned @ scores], axis=1)
 
 
 def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:

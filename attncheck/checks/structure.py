@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.arrays import BoolArray, FloatArray
-from attncheck._lib.errors import InputError
 from attncheck.checks.answers import CLEAR, Answer, Pair, Respond
-from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting
+from attncheck.checks.check import Alternative, Check, NotExaminedError, Setting, refusals_not_examined
 from attncheck.checks.claims import NO_INPUTS, ONE_NEURON, TWO_VALUES
 from attncheck.checks.reference import PER_ANSWER, Reference
 from attncheck.evidence.families import Count
@@ -222,14 +221,10 @@ def _check(
 ) -> Check:
     def measure(sample: object, reference: Reference) -> tuple[int, int]:
         pair = reference.pair
-        try:
+        with refusals_not_examined():
             if compare is not _repeats and pair.reason_inexact:
                 raise NotExaminedError(pair.reason_inexact)
             wrong = compare(pair)
-        except InputError as error:
-            if type(error) is not InputError:  # the subject was stopped
-                raise
-            raise NotExaminedError(f"the subject refuses changed inputs: {error}") from error
         return int(wrong.sum()), len(wrong)
 
     return Check(

@@ -71,16 +71,6 @@ class Accumulating:
         return {"outputs": outputs if last is None or last.shape != outputs.shape else outputs + 0.03 * last}
 
 
-class Alternating:
-    """A right simulator whose outputs are 4% larger in every other call."""
-
-    calls = 0
-
-    def __call__(self, layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        self.calls += 1
-        return {"outputs": (1.0 + 0.04 * (self.calls % 2)) * RIGHT(layer, inputs, rng)["outputs"]}
-
-
 def verdicts(subject: Any, layer: ac.AttentionLayer, seed: int = 0) -> dict[str, str]:
     """Return the verdict of each check by its name in the property, or the reason why it was not examined."""
     results = results_of(subject, layer, "structure", seed=seed)
@@ -92,7 +82,6 @@ VANISHING = changed(lambda drawn: {"outputs": np.where(np.abs(drawn["outputs"]) 
 #: Checks, wrong simulators that they reject, and layers.
 WRONG = [
     ("repeats", Accumulating(), PAPER),
-    ("repeats", Alternating(), PAPER),
     ("draws", CENTRED_ON_BATCH, PAPER),
     ("weights", few_weights, PAPER),
     ("hidden", MISTAKEN["masked_after_softmax"], CAUSAL),

@@ -99,6 +99,15 @@ class Masked(Steps):
         return self.merged(nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=True))
 
 
+class Joined(Steps):
+    """Four keys beside those of the positions, whose scores are computed apart."""
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.projected(x)
+        scores = torch.cat([q @ k.mT, q @ k.new_ones(k.shape[-1], 4)], -1)
+        return self.merged(scores.softmax(-1) @ torch.cat([v, v[:, :, :4]], 2))
+
+
 class Filling(Attention):
     """Attention that fills a dictionary."""
 
@@ -197,11 +206,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
         "attn: rotary positions (base 10000) turn 8 of 24 neurons of a head",
     ),
     "latent, other scale": (lambda: Latent(0.25), directly, SCALE),
-    "differential": (
-        Differential,
-        directly,
-        f"{NOT_READ}a softmax is found, but not products of queries and keys",
-    ),
+    "differential": (Differential, directly, f"{NOT_READ}a softmax is found, but not products of queries and keys"),
+    "joined": (Joined, directly, f"{NOT_READ}a softmax has 12 keys for 8 positions, whose scores are not one product"),
     "linear": (
         Linear,
         directly,

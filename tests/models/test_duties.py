@@ -222,6 +222,18 @@ class Unpadded(Padded):
     used = False
 
 
+class Encoder(Padded):
+    """A fused encoder, which packs real tokens in nested tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True), 1)
+
+    def forward(self, ids: Any, attention_mask: Any = None) -> Any:
+        real = ids >= 0 if attention_mask is None else attention_mask.bool()
+        return self.head(self.encoder(self.embed(ids), src_key_padding_mask=~real))
+
+
 class PaddedAsFirst(Padded):
     """All sequences are padded as the first one."""
 
@@ -342,6 +354,11 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "uninitialised buffer": (lambda: Buffered(torch.empty(WIDTH)), {"state": WRONG} | UNSEEN),
     "padding": (Padded, MEANS | {"permutation": ASKS, "pad_tokens": HOLDS}),
     "padding of the first": (PaddedAsFirst, MEANS | dict.fromkeys(("permutation", "pad_tokens"), ASKS)),
+    "padding of an encoder": (
+        Encoder,
+        dict.fromkeys(("causality", "prefix", "residual", "reach"), UNEXAMINED)
+        | {"permutation": ASKS, "dropout": HOLDS, "pad_tokens": HOLDS},
+    ),
     "ignored padding": (Unpadded, MEANS | {"permutation": ASKS, "pad_tokens": ASKS}),
     "mean over padding": (Pooled, MEANS | {"precision": UNEXAMINED, "pad_tokens": ASKS}),
     "mean over padding, closed head": (
