@@ -189,7 +189,7 @@ def _repeats(
         name=name,
         rejects=Rejected.of(fault, on=regimes.STANDARD),
         needs=_OUTPUTS | {field},
-        null=f"no two draws have equal {quantity}; draws of a single number are compared in runs",
+        null=f"no two draws have equal {quantity}; if a draw is a single number, sequences of {_RUN} draws are compared",
         alternative=alternative,
         reads=f"share of draws whose {quantity} occurred before:",
         family=lambda setting: Repeats(),
@@ -246,7 +246,7 @@ def _squares_of_values(twin: list[Answer]) -> FloatArray:
 
 
 def _squares_of_neurons(twin: list[Answer]) -> FloatArray:
-    """Return the products of some neurons, summed over positions: they estimate the products of columns of W_O."""
+    """Return inner products of the first output neurons over positions; they estimate those of columns of W_O."""
     outputs = _all_outputs(twin)[..., :_NEURONS]
     return outputs.swapaxes(1, 2) @ outputs
 

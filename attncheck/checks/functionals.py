@@ -65,7 +65,7 @@ _GROUPS_APART = (
     OfLayer(
         "neighbouring heads of one group",
         lambda layer: layer.group_size > 1,
-        "neighbouring heads belong to different groups, which score_columns examines",
+        "neighbouring heads belong to different groups; score_columns examines them",
     )
     & need.SEVERAL_GROUPS
     & _ROW_BY_ROW

@@ -339,8 +339,8 @@ class Sample:
     def _output_whitener(self) -> Whitener:
         """Σ_y^{-1/2}, with Σ_y the covariance of one neuron's outputs given scores and values."""
         lengths = np.sqrt(np.diagonal(self.need("value_gram"), axis1=-2, axis2=-1))
-        rows = (np.abs(self.weights) @ lengths[..., None])[..., 0]
-        longest = np.sqrt((rows**2).sum(axis=1)).max(axis=-1)
+        bounds = (np.abs(self.weights) @ lengths[..., None])[..., 0]
+        longest = np.sqrt((bounds**2).sum(axis=1)).max(axis=-1)
         scale = self.layer.output_std * self.layer.head_factor * longest
         return factor_whitener(self.output_factor, scale, self.rounding)
 

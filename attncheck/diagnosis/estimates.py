@@ -35,7 +35,7 @@ _DIGITS = (3, 4, 5, 6)
 _STEPS = 3
 # Fewest neurons whose outputs are compared with each other.
 _NEURONS = 4
-# Maximum count of numbers in a message.
+# Most lines of estimates in a message.
 _MOST_LINES = 8
 _STAGES = {
     KEYS: declared.KEYS,

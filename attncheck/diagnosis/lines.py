@@ -157,8 +157,9 @@ def _of_products(products: Sequence[_Product]) -> Iterator[Observation]:
         yield mean_of(f"{product.name}: mean", product.values[product.new].mean(axis=1), 0.0)
         variance = mean_of(f"{product.name}: variance", product.squares[product.new], 1.0, ratio=True)
         if product.shared and variance.beyond_chance and mean_of("", product.alone, 1.0).holds(1.0):
-            matrix = f"another {product.shared} than earlier products"
-            text = f"{line_text(product.node)} has {matrix}: its variance given them"
+            text = (
+                f"{line_text(product.node)} has another {product.shared} than earlier products: its variance given them"
+            )
             variance = dataclasses.replace(variance, name=text)
         yield variance
         for other in products[:number]:

@@ -197,10 +197,10 @@ class Violations:
 
     @cached_property
     def fits(self) -> Fits:
-        """Causes that fit the samples and have the effects of the violated checks.
+        """Causes whose simulated draws agree with the samples, and violate the checks in the same way.
 
-        Fitting causes are tested on larger samples too, unless there is a single one and the answers to given inputs
-        confirm it.
+        They are tested again on larger samples. A single cause is not, if the subject's answers to chosen inputs
+        already confirm it.
         """
         several = [self.samples[:count] for count in sorted({1, len(self.samples)}, reverse=True) if self.samples]
         # If no cause fits all layers, fit the first one alone: it has the fewest features, while others may have

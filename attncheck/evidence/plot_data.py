@@ -170,9 +170,10 @@ class _Means(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Matrix(_Means, frozen=True, kw_only=True, tag="matrix"):
-    """Entries of a matrix.
+    """Chosen entries of a matrix of `quantity`, observed and expected.
 
-    Each of `rows` is the position of a query, and each of `columns` the position of a key or an input, as `axis` says.
+    Entry k stands in row `rows[k]`, the position of a query, and in column `columns[k]`, the position of a key or an
+    input: `axis` says which.
     """
 
     rows: _Indices

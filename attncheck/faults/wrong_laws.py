@@ -34,7 +34,8 @@ def _mean_root(layer: AttentionLayer) -> FloatArray:
     return eigen_root(conditional_covariance(layer, simulate(layer, _AVERAGED)).mean(axis=0))
 
 
-# With one position, the softmax weight is 1, so outputs do not depend on scores.
+# With one position, the softmax weight is 1, so outputs do not depend on scores; those of narrow heads are a mixture
+# over values.
 _MIXED = OfLayer(
     "outputs that are a mixture",
     lambda layer: layer.seq_len > 1 or not layer.map.traits.sums_to_one or layer.head_width <= SMALL_WIDTH,

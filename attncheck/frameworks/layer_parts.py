@@ -30,7 +30,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     ({'sink': (0.5, -0.5)}, '')
     """
     fields: dict[str, Any] = {}
-    unlike = ""
+    remaining = ""
     if formula.cap is not None:
         fields["softcap"] = float(f"{formula.cap:.4g}")  # fitted
     if formula.sinks:
@@ -40,12 +40,12 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     if formula.bias is not None:
         bias = _of_bias(formula.bias)
         fields |= bias
-        unlike = unlike if bias else "a bias of scores that is neither by slopes nor a random table"
+        remaining = remaining if bias else "a bias of scores that is neither by slopes nor a random table"
     if formula.factors:
-        unlike = BY_HEAD
+        remaining = BY_HEAD
     if formula.fill is not None:
-        unlike = "hidden scores that are numbers"
-    return fields, unlike
+        remaining = "hidden scores that are numbers"
+    return fields, remaining
 
 
 def mask_fields(mask: str) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class CoreLayout:
         part = heads[:, member * number : (member + 1) * number]
         sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
         order = self.result
-        split = part.reshape([sizes[a] for a in _full(order)] + [part.shape[-1]])
-        transposed = split.transpose([_full(order).index(a) for a in order] + [len(order)])
+        split = part.reshape([sizes[a] for a in _sorted_axes(order)] + [part.shape[-1]])
+        transposed = split.transpose([_sorted_axes(order).index(a) for a in order] + [len(order)])
         return np.asarray(transposed.reshape(*like.shape[:-1], part.shape[-1]))
 
     def _of(self, role: str) -> int:
@@ -124,15 +124,15 @@ def results(query: str, value: str) -> list[str]:
     return [query] + [query.translate(str.maketrans("rl", "lr"))] * (QUERIES in query)
 
 
-def _full(order: str) -> str:
-    """Sort the axes of an order: batch, heads, positions."""
+def _sorted_axes(order: str) -> str:
+    """Sort the letters of an order of axes: batch, heads (or groups and queries), positions."""
     return BATCH + (HEADS if HEADS in order else GROUPS + QUERIES) + POSITIONS
 
 
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
     """Transpose an array, whose axes are in the given order, to (batch, heads, positions, ·)."""
     split = a.reshape([sizes[axis] for axis in order] + [a.shape[-1]])
-    transposed = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
+    transposed = split.transpose([order.index(axis) for axis in _sorted_axes(order)] + [len(order)])
     return np.asarray(transposed.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
 
 

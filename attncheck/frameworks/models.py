@@ -24,6 +24,8 @@ _EMBEDDINGS = ("Embedding", "Embed")
 _HIDDEN = -1e29
 _AT_OUTPUT = "a factor follows: the size is tested at the output instead"
 _SECOND_TOKENS = "without the logits of input tokens, which a shared matrix keeps constant"
+# Number of neurons at which an array is compared with a sum of embeddings.
+_FITTED = 8
 # Default batch size and number of positions.
 _SHAPE = (4, 16)
 
@@ -158,6 +160,9 @@ class TapCollector(Trace):
         # Name of the tap and array of each output, by memory address, so that each output is tapped only once. Arrays
         # are kept so that their addresses are not used again.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
+        # Embeddings that may be multiplied by a factor, and the factors of those that are.
+        self._embeddings: dict[str, FloatArray] = {}
+        self._factors: dict[str, float] = {}
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Record the start of a module."""
@@ -177,13 +182,20 @@ class TapCollector(Trace):
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             self._add(name or "output", dataclasses.replace(self.taps[known], what=class_name, same_as=known))
             return
-        summed = 0.0 if entered is None else root_mean_square(self._adapter.numbers(entered))
+        inputs = None if entered is None else self._adapter.numbers(entered)
+        if inputs is not None and self._embeddings.keys() - self._factors.keys() and name not in self._shared:
+            # A module that changes nothing, such as dropout in evaluation mode, does not use them yet.
+            used = not np.array_equal(inputs, values)
+            self._factors |= _factors(inputs, self._embeddings, self._precision) if used else {}
         kind = _kind(class_name)
         # If a model multiplies a shared embedding by a factor, it mostly multiplies the sum with other embeddings, so
         # all embeddings are marked.
         rescaled = name in self._shared or bool(self._shared and kind == EMBEDDING)
+        summed = 0.0 if inputs is None else root_mean_square(inputs)
         label = self._add(name or "output", Tap(values, kind, class_name, summed, self._precision, rescaled))
         self._kept[where] = label, array
+        if rescaled and kind == EMBEDDING:
+            self._embeddings[label] = values
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
         """Record the unmasked scores and weights of a softmax."""
@@ -206,6 +218,10 @@ class TapCollector(Trace):
         If the output has logits, `tokens` are the input tokens at their positions. The logit of the input token is left
         out at each position: if embedding and readout share a matrix, it does not decrease with the width as others do.
         """
+        for label, factor in self._factors.items():
+            tap = self.taps[label]
+            note = f"times {factor:.4g}, as the model adds it" if factor != 1.0 else tap.note
+            self.taps[label] = dataclasses.replace(tap, values=factor * tap.values, rescaled=False, note=note)
         name, _ = self._kept.get(self._adapter.address(array), ("", None))
         if not name:
             return
@@ -228,6 +244,23 @@ class TapCollector(Trace):
         label = f"{name} ({self._calls[name]})" if again else name
         self.taps[label] = dataclasses.replace(tap, note="module runs more than once") if again else tap
         return label
+
+
+def _factors(array: FloatArray, embeddings: Mapping[str, FloatArray], precision: float) -> dict[str, float]:
+    """Return the factors of embeddings whose weighted sum is the array, by name, or nothing if there is no such sum."""
+    if any(values.ndim > array.ndim or values.shape[-1] != array.shape[-1] for values in embeddings.values()):
+        return {}
+    try:
+        columns = [np.broadcast_to(values, array.shape)[..., :_FITTED].ravel() for values in embeddings.values()]
+    except ValueError:
+        return {}
+    observed = array[..., :_FITTED].ravel()
+    factors, *_ = np.linalg.lstsq(np.transpose(columns), observed, rcond=None)
+    rounding = ULPS * precision * root_mean_square(observed)
+    if root_mean_square(observed - factors @ columns) > rounding:
+        return {}
+    factors = np.where(np.abs(factors - 1.0) < ULPS * precision, 1.0, factors)
+    return {name: float(factor) for name, factor in zip(embeddings, factors, strict=True)}
 
 
 def _proportional(tap: Tap, output: Tap) -> bool:

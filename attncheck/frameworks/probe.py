@@ -125,9 +125,9 @@ class Probe:
         # Results of attention that are proportional to these sums become equal in all rows, if the module divides by
         # the sums.
         vectors = np.random.default_rng(0).standard_normal((1, self.num_heads, 1, self.value_dim))
-        after = self.reader.see(self.state, self.x, sums * vectors).y - self.silent
-        small = 4 * self.bound * max(float(np.abs(after).max()), self._largest)
-        if np.ptp(after, axis=(0, 1)).max() <= small < _CLEAR * np.abs(after).max():
+        outputs = self.reader.see(self.state, self.x, sums * vectors).y - self.silent
+        small = 4 * self.bound * max(float(np.abs(outputs).max()), self._largest)
+        if np.ptp(outputs, axis=(0, 1)).max() <= small < _CLEAR * np.abs(outputs).max():
             self.reader.divides_later = True
             self.seen = self.seen.normalised()
 

@@ -27,7 +27,7 @@ _STDS = ("query_std", "key_std", "value_std")
 _SMALL, _LARGE = 0.01, 1e4
 # Default number of positions.
 _POSITIONS = 4
-# Fields of the inspection as built-in types.
+# Names of the fields of an inspection's JSON form.
 _SHAPE = ("width", "num_heads", "kv_heads", "head_dim", "draws")
 _FIELDS = (*_SHAPE, "weights", "forward", "paths", "notes", "attentions", "verdict")
 

@@ -182,14 +182,14 @@ def _inspect_model(
     unread = {name: (call.kind, why) for name, (call, why) in results.items() if isinstance(why, str)}
     refused = grouped(unread, unread.__getitem__)
     groups = grouped_modules([call for call in calls if call.name in inspections], inspections)
-    table = ParameterTable(tuple(statistics_of(parameters)))
+    table, padded = ParameterTable(tuple(statistics_of(parameters))), tuple(factory.padded)
     notes = [
         *notes_of(table.rows, any(group.inspection.forward.mask == "causal" for group in groups)),
         *copied(parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
         *(Note(f"{name} differs between sequences: masks are those of the first one") for name in masks),
-        *(Note(f"positions that {name} marks as padding are read as tokens") for name in factory.padded),
+        *(Note(f"positions that {name} marks as padding are read as tokens") for name in padded),
         *([] if steady else [asks(_RANDOM)]),
         *([asks(_LONG.format(long))] if long else []),
         *([] if calls or refused else [Note(UNRECOGNISED)]),
@@ -197,7 +197,9 @@ def _inspect_model(
     # If other modules have attention, a module without a softmax, such as a convolution, is not listed as attention
     # that was not inspected.
     reasons = {n: why for (_, why), names in refused.items() for n in names if why != WITHOUT_SOFTMAX or not groups}
-    return ModelInspection(class_name, draws, groups, inspections, table, tuple(notes), reasons, duties, numbers)
+    return ModelInspection(
+        class_name, draws, groups, inspections, table, tuple(notes), reasons, duties, padded, numbers
+    )
 
 
 def _differing_masks(inputs: Mapping[str, Any]) -> list[str]:

@@ -55,6 +55,8 @@ class ModelInspection(PrintedInspection):
         Reasons why attention modules were not inspected, by module name.
     duties : tuple of DutyResult
         Results of measuring properties that any attention model must have.
+    padded : tuple of str
+        Arguments that mark padding in the inputs.
     numbers : mapping of str to float
         Numbers in the model's configuration, for use in the initialisers that `require` takes.
     """
@@ -67,6 +69,7 @@ class ModelInspection(PrintedInspection):
     notes: tuple[Note, ...]
     refused: Mapping[str, str]
     duties: tuple[DutyResult, ...] = ()
+    padded: tuple[str, ...] = ()
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Inspection:
@@ -206,7 +209,7 @@ class ModelInspection(PrintedInspection):
         if self.refused:
             number += f" ({len(self.modules)} read, {len(self.refused)} not: {self._reasons})"
         elif self.modules and all(f.known and f.mask == "none" for f in forwards):
-            number += " without a mask"
+            number += " without a mask but of padding" if self.padded else " without a mask"
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
 

@@ -215,8 +215,8 @@ def _score_histograms(figure: Figure) -> Panel:
 def _score_difference(figure: Figure) -> Panel:
     curve, t = figure.curves["1/√n"], grid()
     value = curve.value
-    bins = np.diff(figure.edges)[0]
-    noise = np.sqrt(gaussian(t, 1.0) / (bins * figure.draws))
+    bin_width = np.diff(figure.edges)[0]
+    noise = np.sqrt(gaussian(t, 1.0) / (bin_width * figure.draws))
 
     def paint(axes: Axes) -> None:
         axes.fill_between(t, -noise, noise, color=BAND, linewidth=0)

@@ -54,9 +54,8 @@ class Scope:
     def doubt(self, fewest: int | None = None) -> str:
         """Return a message if too few results were examined, or an empty string.
 
-        There are too few if there are fewer than `fewest` or, if this is None, less than `_SMALL` times the planned
-        ones. There are also too few if fewer than `FEWEST_LAWS` results of checks that test a law were examined, or
-        fewer than all planned ones if these are fewer.
+        At least `fewest` results must be examined or, if this is None, a share `_SMALL` of the planned ones. Of the
+        results of checks that test a law, at least `FEWEST_LAWS` must be examined, or all if fewer are planned.
         """
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"

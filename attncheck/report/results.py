@@ -154,7 +154,7 @@ def _positions(plot: Matrix) -> Drawing:
 
     worst = int(np.argmax(off))
     alt = (
-        f"{plot.quantity}, observed and declared, as areas of discs by positions of query and {plot.axis}. "
+        f"{plot.quantity}, observed and declared: a disc for each position of query and {plot.axis}. "
         f"{int(off.sum())} of {len(off)} differ, first at query {plot.rows[worst]} and {plot.axis} "
         f"{plot.columns[worst]}: {plot.observed[worst]:.3g} is observed, {plot.expected[worst]:.3g} is declared."
     )

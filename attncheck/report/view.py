@@ -200,7 +200,7 @@ def looks(result: Result) -> Markup:
 def pairs(results: Sequence[Result]) -> list[tuple[str, list[int]]]:
     """For each pair of features, count the examined layers that have both.
 
-    The result has one row (feature, counts) for each feature that any examined layer has, and as many counts per row.
+    Each feature that any examined layer has gives one row (feature, counts), with the counts in the order of the rows.
     """
     of_layers = [features_of(layer) for layer in layers_of(result for result in results if result.p_values)]
     names = [name for name in FEATURES if any(name in features for features in of_layers)]

@@ -161,7 +161,7 @@ def test_layers_of_another_shape_are_not_supported() -> None:
     [
         (Packed(after=lambda y, x: y + x), "gaussian", "differs from attention alone by"),
         (Packed(stds={"value": 3.0}), "gaussian", "are different scales for W_Q, W_K, W_V, which share one array"),
-        (Packed(gain=0.5), "gaussian", r"last=0.5: is the size of W_O relative to this array"),
+        (Packed(gain=0.5), "gaussian", r"last=0.5: is the ratio of the sizes of W_O and this array"),
         (Unfilled(), "gaussian", "give it the methods `parameters` and `fill`"),
         (Packed(), "other", "weights='other'"),
         (Constant(), "own", r"bias of W_O=.*a law that checks do not know \(constant\)"),

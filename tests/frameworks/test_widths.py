@@ -154,30 +154,39 @@ class Readout(nn.Module):
     """A residual block between an embedding and a readout, which may share its matrix.
 
     `readout` names the parametrisation: a multiplier after the readout, a product with the embedding outside any
-    module, a smooth limit of logits, an untied matrix of variance 1/width², and two wrong ones.
+    module, a smooth limit of logits, multipliers at both ends, an untied matrix of variance 1/width², and wrong ones.
     """
 
     def __init__(self, width: int, readout: str, tied: bool) -> None:
         super().__init__()
         self.width, self.readout = width, readout
-        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.embedding, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(64, width)
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
         self.last, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
         if tied:
             self.head.weight = self.embedding.weight
-        stds = {self.embedding: 1.0, self.up: width**-0.5, self.down: width**-0.5}
+        falling = width**-0.5
+        stds = {self.embedding: 1.0, self.positions: 1.0, self.up: falling, self.down: falling}
+        if readout in ("both ends", "no first end"):
+            stds[self.embedding] = falling
+        if readout in ("both ends", "falling positions"):
+            stds[self.positions] = falling
         if not tied:
             stds[self.head] = {"plain": 1.0 / width, "standard": width**-0.5}.get(readout, 1.0)
         for module, std in stds.items():
             nn.init.normal_(module.weight, std=std)
 
     def forward(self, tokens: Any) -> Any:
-        x = self.embedding(tokens)
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        if self.readout == "both ends":
+            x = x * self.width**0.5
         x = self.last(x + self.down(torch.tanh(self.up(self.norm(x)))))
         factor = BASE / self.width  # 1 at the narrowest width
         match self.readout:
-            case "after":
+            case "after" | "no first end" | "falling positions":
                 return self.head(x) * factor
+            case "both ends":
+                return self.head(x) * factor**0.5
             case "product":
                 return x @ self.embedding.weight.T * factor
             case "limited":
@@ -207,6 +216,7 @@ def read_out(readout: str, tied: bool, **options: Any) -> ac.Widths:
         ("limited", True, None),
         ("after", False, None),
         ("plain", False, None),
+        ("both ends", True, None),
     ],
 )
 def test_right_readouts_are_not_violated(readout: str, tied: bool, optimizer: Any) -> None:
@@ -218,10 +228,18 @@ def test_right_readouts_are_not_violated(readout: str, tied: bool, optimizer: An
         assert result["head"].notes == ("a factor follows: the size is tested at the output instead",)
 
 
-@pytest.mark.parametrize(("readout", "tied"), [("standard", False), ("none", True)])
-def test_wrong_readouts_are_violated(readout: str, tied: bool) -> None:
+@pytest.mark.parametrize(
+    ("readout", "tied", "name", "kind"),
+    [
+        ("standard", False, "head", "output"),
+        ("none", True, "head", "output"),
+        ("no first end", True, "embedding", "embedding"),
+        ("falling positions", True, "positions", "embedding"),
+    ],
+)
+def test_wrong_readouts_are_violated(readout: str, tied: bool, name: str, kind: str) -> None:
     first = read_out(readout, tied, seeds=8).violated[0]
-    assert (first.name, first.kind, first.steps) == ("head", "output", 0)
+    assert (first.name, first.kind, first.steps) == (name, kind, 0)
 
 
 def test_a_wrong_rate_is_violated_in_a_tied_model() -> None:
@@ -237,7 +255,7 @@ def test_a_tokens_logit_at_its_position_is_left_out() -> None:
     hidden = np.isnan(taps["output"].values)
     assert np.array_equal(hidden, np.arange(VOCABULARY) == tokens.numpy()[..., None])
     assert "without the logits of input tokens" in taps["output"].note
-    assert taps["embedding"].rescaled
+    assert not taps["embedding"].rescaled  # the model adds it as it is
     untied = ModelsAtWidths(Torch, lambda width: Readout(width, "plain", tied=False)).make(16, seed=0).taps()
     assert (untied["head"].note, untied["embedding"].rescaled) == ("", False)
 

@@ -240,6 +240,22 @@ class PaddedAsFirst(Padded):
     rows = slice(1)
 
 
+class Pairs(Model):
+    """Outputs are products of all pairs of sequences."""
+
+    def forward(self, ids: Any) -> Any:
+        vectors = super().forward(ids).mean(1)
+        return vectors @ vectors.T
+
+
+class Centred(Model):
+    """As many classes as sequences, with outputs centred over the batch."""
+
+    def forward(self, ids: Any) -> Any:
+        outputs = super().forward(ids)[:, -1, : len(IDS)]
+        return outputs - outputs.mean(0)
+
+
 class PooledAtEnd(Padded):
     """Outputs are those of the last token."""
 
@@ -289,6 +305,7 @@ HOLDS, WRONG, ASKS, UNEXAMINED = "holds", "violated: wrong", "violated: asks", "
 #: What holds for the model, and cannot be examined.
 OUTCOMES = {duty: UNEXAMINED if duty in ("dropout", "permutation", "pad_tokens", "cache") else HOLDS for duty in NAMES}
 UNSEEN = dict.fromkeys(("causality", "sequences", "residual", "precision"), UNEXAMINED)
+ONE_VECTOR = dict.fromkeys(("causality", "precision"), UNEXAMINED)
 MEANS = dict.fromkeys(("causality", "residual", "norms", "reach"), UNEXAMINED)
 #: Models, and the outcomes that differ.
 ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
@@ -330,6 +347,9 @@ ROWS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "normalised values": (projected(2, normalised), {"norms": ASKS}),
     "normalised queries": (in_last_block(projected(0, normalised)), {"norms": ASKS}),
     "rolled values": (projected(2, lambda values: values.roll(1, 0)), {"sequences": ASKS}),
+    "block without a norm": (changed(lambda model: setattr(model.h[-1], "ln_1", nn.Identity())), {"norms": ASKS}),
+    "pairs of sequences": (Pairs, ONE_VECTOR | {"sequences": UNEXAMINED}),
+    "centred classes": (Centred, ONE_VECTOR | {"sequences": ASKS, "reach": ASKS}),
     "dropout": (with_dropout(), {"dropout": HOLDS}),
     "forgotten dropout": (with_dropout(used=False), {"dropout": ASKS}),
     "dropout of scores": (with_dropout(type("Other", (Attention,), {"weights": dropped})), {"dropout": ASKS}),
@@ -395,6 +415,22 @@ def test_arguments_may_be_masks_of_booleans() -> None:
 
     inspection = ac.inspect(Kept, inputs={"ids": IDS, "keep": torch.ones_like(IDS, dtype=torch.bool)}, draws=2)
     assert {result.name: result.outcome for result in inspection.duties} == OUTCOMES
+
+
+@pytest.mark.parametrize(("hides", "where"), [(False, "visible in more.self_attn"), (True, "hidden in attention")])
+def test_padding_that_changes_outputs_is_located(hides: bool, where: str) -> None:
+    class Mean(Encoder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
+
+        def forward(self, ids: Any, attention_mask: Any = None) -> Any:
+            padded = ids < 0 if attention_mask is None else ~attention_mask.bool()
+            x = self.encoder(self.embed(ids), src_key_padding_mask=padded)
+            x = self.more(x, src_key_padding_mask=padded if hides else None)
+            return self.head(x + x.mean(1, keepdim=True))
+
+    assert where in str(inspected(Mean))
 
 
 def test_a_decoder_is_examined_on_its_own_tokens() -> None:

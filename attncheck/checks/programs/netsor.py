@@ -83,11 +83,11 @@ def products_with_earlier(sample: ProgramSample) -> tuple[FloatArray, FloatArray
     gram, pairs = sample.need("gram"), earlier_images(sample.case)
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=1, axis2=2), _TINY))
     noise, cosines = np.zeros((2, len(sample), len(pairs)))
-    new = {uses: image_coefficients(uses, gram) for uses in sample.images}
+    coefficients = {uses: image_coefficients(uses, gram) for uses in sample.images}
     for k, (uses, use, vector, image) in enumerate(pairs):
         rows = uses.weight.shape(sample.case.width)[0]
-        known = new[uses].kept[:, use].any(axis=-1) & (lengths[:, image] > _TINY**0.5)
-        product = (new[uses].values[:, use] * gram[:, image]).sum(axis=-1) / lengths[:, image]
+        known = coefficients[uses].kept[:, use].any(axis=-1) & (lengths[:, image] > _TINY**0.5)
+        product = (coefficients[uses].values[:, use] * gram[:, image]).sum(axis=-1) / lengths[:, image]
         own = uses.inputs[use]
         noise[:, k] = np.where(known, rows**0.5 * product, 0.0)
         cosines[:, k] = np.where(known, gram[:, own, vector] / (lengths[:, own] * lengths[:, vector]), 0.0)

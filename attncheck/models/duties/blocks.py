@@ -49,7 +49,7 @@ def residual(probe: TorchModel) -> Iterator[Note]:
 
 
 def norms(probe: TorchModel) -> Iterator[Note]:
-    """Report norms that act on queries only or on keys only, and normalised values whose queries are not normalised."""
+    """Report norms of queries only, of keys only, or of values only, and blocks without the norm that others have."""
     calls = [call for call in probe.attention if not call.source]
     if not calls:
         raise NotExaminedError("no self-attention was found")
@@ -65,6 +65,8 @@ def norms(probe: TorchModel) -> Iterator[Note]:
             uneven.setdefault(f"a norm acts on {which}, but not on {excluded} and values", []).append(call.name)
         elif _is_normalised(one[2]) and not _is_normalised(one[0]):
             uneven.setdefault("values are normalised in every head, but queries are not", []).append(call.name)
+    if without := _without_norm(probe):
+        uneven["attention receives the input of the block, which other blocks normalise first"] = without
     for text, names in uneven.items():
         yield asks(f"{names_of(names)}: {text}", "norms")
 
@@ -125,6 +127,24 @@ def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[An
         if alone and normed and _has_more_matrices(probe, name, call):
             blocks.append(name)
     return blocks
+
+
+def _without_norm(probe: TorchModel) -> list[str]:
+    """Return the names of attention modules that receive the input of their block, although others receive a norm of it.
+
+    Modules whose names differ only in numbers are compared. The first one is left out: its input may be normalised
+    before the block.
+    """
+    recorded = _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
+    without = []
+    for calls in grouped(probe.attention, lambda call: pattern_of(call.name)).values():
+        blocks = {call.name: _blocks(probe, call, recorded) for call in calls}
+        patterns = {pattern_of(name) for names in blocks.values() for name in names}
+        for call in calls[1:]:
+            around = [name for name in _around(call) if pattern_of(name) in patterns and name in recorded]
+            if not blocks[call.name] and any(torch.equal(recorded[call.name][0], recorded[n][0]) for n in around):
+                without.append(call.name)
+    return without
 
 
 def _has_more_matrices(probe: TorchModel, name: str, call: ModuleCall) -> bool:

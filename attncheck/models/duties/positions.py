@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from attncheck._lib.arrays import BoolArray, FloatArray
+from attncheck._lib.names import names_of
 from attncheck.frameworks.notes import Note, asks, wrong
+from attncheck.frameworks.trace import Trace
 from attncheck.models.duties.duty import NotExaminedError
 from attncheck.models.duties.probe import TorchModel, noise, same
 from attncheck.models.factory import PADDING
@@ -22,8 +25,9 @@ from attncheck.models.factory import PADDING
 _HIDDEN, _TINY, _SMALLEST = 3.0, 1e-3, 1e-30
 # Relative tolerance of outputs in calls with inputs of other shape or order.
 _TOLERANCE = 1e-4
-# Number of padded positions at either end of a sequence.
-_PADDED = 2
+# Number of padded positions at either end of a sequence. Attention hides them if their scores are lower than others by
+# more than `_NO_WEIGHT`.
+_PADDED, _NO_WEIGHT = 2, 20.0
 _POSITIONAL = re.compile(r"pos(itions?|itional)?(_?(emb|enc|bias|table|ids)\w*)?(\.|$)|rotary|inv_freq|relative|alibi")
 
 
@@ -37,7 +41,7 @@ def causality(probe: TorchModel) -> Iterator[Note]:
     ratio = effect_of_later(probe)
     text = (
         f"outputs at position {positions[row]} depend on the later input at position {j}, "
-        f"{ratio:.2g} times as much as on earlier ones"
+        f"{ratio:.2g} times as much as any output on an earlier one"
     )
     if not probe.scores:
         raise NotExaminedError("outputs depend on later inputs, and no softmax shows whether they should")
@@ -95,16 +99,14 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         raise NotExaminedError("the inputs are one sequence")
     if len(y) != len(x):
         raise NotExaminedError("the first axis of the outputs is not that of the sequences")
-    if not y.isfinite().all():
-        raise NotExaminedError("outputs are not finite")
-    if y.shape == (len(x), len(x)):
+    tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
+    if y.shape == (len(x), len(x)) and _compares_pairs(probe, tensors):
         raise NotExaminedError("the outputs compare all pairs of sequences")
     if _cross_effect(probe, 0) and not _cross_effect(probe, 1):
         raise NotExaminedError("the first axis holds the positions")
     if _cross_effect(probe) and not probe.is_roundoff(_cross_effect):
         yield asks("the outputs of one sequence depend on the other sequences of the batch", "sequences")
         return
-    tensors = {name: value for name, value in probe.arguments.items() if getattr(value, "ndim", 0)}
     probe.require_steady()
     if any(len(value) != len(x) for value in tensors.values()):
         raise NotExaminedError("not all inputs have the batch as first axis")
@@ -112,6 +114,13 @@ def sequences(probe: TorchModel) -> Iterator[Note]:
         flipped = probe.first({name: value.flip(0) for name, value in tensors.items()}).flip(0)
     if not same(y, flipped, _TOLERANCE):
         yield asks("the outputs of a sequence depend on its index in the batch", "sequences")
+
+
+def _compares_pairs(probe: TorchModel, tensors: Mapping[Any, Any]) -> bool:
+    """Return whether the outputs, (batch, batch), get another column if the batch gets another sequence."""
+    with torch.no_grad():
+        longer = probe.first({name: torch.cat([value, value[:1]]) for name, value in tensors.items()})
+    return bool(longer.shape[-1] == len(longer))
 
 
 def pad_tokens(probe: TorchModel) -> Iterator[Note]:
@@ -127,30 +136,61 @@ def pad_tokens(probe: TorchModel) -> Iterator[Note]:
     if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] != tokens[1]:
         raise NotExaminedError(f"{name} marks tokens of another input than {probe.vectors}")
     sides = {"right": slice(tokens[1] - _PADDED, None), "left": slice(_PADDED)}
-    changing = []
+    changing: dict[str, str] = {}
     for side, padded in sides.items():
         is_padded = torch.zeros(tokens, dtype=torch.bool)
         is_padded[-1, padded] = True
-        mask = (~is_padded).long() if PADDING[name] else is_padded
-        changing += [side] * _depends_on(probe, is_padded[-1], {name: mask})
+        mask = {name: (~is_padded).long() if PADDING[name] else is_padded}
+        if _depends_on(probe, is_padded[-1], mask):
+            changing[side] = probe.traced(_AttentionTo(is_padded[-1].numpy()), mask).text
     text = f"tokens that {name} marks as padding"
     if not probe.pools:
-        yield from (asks(f"{text} on the {side} change the outputs elsewhere", "pad_tokens") for side in changing)
+        for side, where in changing.items():
+            yield asks(f"{text} on the {side} change the outputs elsewhere{where}", "pad_tokens")
     # The output of a sequence may be that of its first or last token, which may be padding on one side.
     elif len(changing) == len(sides):
-        yield asks(f"{text} change the outputs, on either side", "pad_tokens")
+        yield asks(f"{text} change the outputs, on either side{changing['right']}", "pad_tokens")
 
 
-def _depends_on(probe: TorchModel, padded: Any, changes: Mapping[Any, Any]) -> bool:
+class _AttentionTo(Trace):
+    """Trace that notes in which modules the last sequence attends to the chosen positions, (positions,)."""
+
+    def __init__(self, chosen: BoolArray) -> None:
+        self._chosen = chosen
+        self._running, self._attending = list[str](), dict[str, bool]()
+
+    def begins(self, name: str, *_: Any) -> None:
+        self._running.append(name)
+
+    def ends(self, *_: Any) -> None:
+        self._running.pop()
+
+    def softmax(self, scores: FloatArray, axis: int) -> None:
+        if axis in (-1, scores.ndim - 1) and scores.shape[-2:] == (len(self._chosen),) * 2:
+            rows = scores[-1][..., ~self._chosen, :]
+            visible = rows[..., self._chosen] > rows.max(axis=-1, keepdims=True) - _NO_WEIGHT
+            name = self._running[-1] if self._running else ""
+            self._attending[name] = self._attending.get(name, False) or bool(visible.any())
+
+    @property
+    def text(self) -> str:
+        """Sentence on the modules that attend to these positions; empty without attention."""
+        names = [name for name, attending in self._attending.items() if attending and name]
+        if names:
+            return f"; they are visible in {names_of(names)}"
+        return "; they are hidden in attention" if self._attending else ""
+
+
+def _depends_on(probe: TorchModel, padded: Any, arguments: Mapping[Any, Any]) -> bool:
     """Return whether the last sequence's outputs depend on its vectors at the padded positions, (positions,).
 
-    Outputs at these positions are left out. `changes` replaces further inputs.
+    Outputs at these positions are left out. `arguments` replaces further inputs.
     """
     if not probe.pools:
-        positions, derivatives = probe.influence(changes, sequence=-1)
+        positions, derivatives = probe.influence(arguments, sequence=-1)
         return bool(derivatives[~padded[positions], -1][:, padded].any())
     x = probe.vectors.values.clone().requires_grad_()
-    y = probe.with_vectors(x, changes)[-1]
+    y = probe.with_vectors(x, arguments)[-1]
     derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0][-1]
     if not derivatives.any():
         raise NotExaminedError(f"the outputs do not depend on {probe.vectors}")

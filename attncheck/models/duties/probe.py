@@ -98,10 +98,10 @@ class TorchModel:
         kwargs = {name: value for name, value in values.items() if not isinstance(name, int)}
         return self.factory.outputs_for(self.model, (args, kwargs))
 
-    def traced(self, trace: AnyTrace) -> AnyTrace:
-        """Call the model on the inputs, without gradients, and return the trace of this call."""
+    def traced(self, trace: AnyTrace, changes: Mapping[Any, Any] | None = None) -> AnyTrace:
+        """Call the model without gradients, and return the trace of this call; `changes` as for `outputs`."""
         with torch.no_grad(), self.factory.adapter.traced(trace, self.model):
-            self.outputs()
+            self.outputs(changes)
         return trace
 
     def first(self, changes: Mapping[Any, Any] | None = None) -> Any:
@@ -109,6 +109,8 @@ class TorchModel:
         outputs = self.factory.adapter.first(self.outputs(changes))
         if outputs is None:
             raise NotExaminedError("no output has real numbers")
+        if not outputs.isfinite().all():
+            raise NotExaminedError("outputs are not finite")
         return outputs
 
     @functools.cached_property

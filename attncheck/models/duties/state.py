@@ -50,7 +50,10 @@ def _is_zero_table(name: str, tensor: Any) -> bool:
 
 
 def _is_unwritten(tensor: Any) -> bool:
-    """Return whether a buffer contains NaN, or only the largest integer, which marks new memory."""
+    """Return whether a buffer was never written: it contains NaN, or nothing but the largest integer of its dtype.
+
+    In deterministic mode, torch fills new memory with these.
+    """
     if tensor.is_floating_point() or tensor.is_complex():
         return bool(tensor.isnan().any())
     return tensor.numel() > 1 and tensor.dtype != torch.bool and bool((tensor == torch.iinfo(tensor.dtype).max).all())

@@ -93,8 +93,8 @@ def symmetric_quantile(
 ) -> FloatArray:
     """Return the quantiles of a symmetric law at the probabilities `chances`; they are infinite at 0 and 1.
 
-    `upper_tail` maps sizes t ≥ 0 to P(y > t). It must be continuous except for an atom at 0, and 0 from 40 √largest on,
-    where `largest` is the largest conditional variance. If it is not monotone, the result is one of several solutions.
+    `upper_tail` maps sizes t ≥ 0 to P(y > t). It must be continuous for t > 0, and 0 for t ≥ 40 √largest, where
+    `largest` is the largest conditional variance. If it is not monotone, the result is one of several solutions.
     """
     flat = chances.ravel()
     targets = np.minimum(flat, 1.0 - flat)
