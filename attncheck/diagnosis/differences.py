@@ -13,6 +13,7 @@ import scipy
 
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.declared import DRAWS
+from attncheck.checks.draws import half_precision
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.causes import stage_of
 from attncheck.diagnosis.estimates import estimates, exact_sample, uneven
@@ -83,7 +84,7 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
 
 
 def rounded(sample: Sample) -> Iterator[str]:
-    """Yield a sentence for each of outputs and scores whose numbers all have few decimals.
+    """Yield a sentence for each of outputs and scores whose numbers all have few decimals, or half precision.
 
     Examples
     --------
@@ -92,6 +93,8 @@ def rounded(sample: Sample) -> Iterator[str]:
     >>> numbers = np.random.default_rng(0).standard_normal((50, 3, 1))
     >>> list(rounded(Sample(layer, numbers.round(2)))), list(rounded(Sample(layer, numbers)))
     (['all outputs are multiples of 0.01: are they rounded?'], [])
+    >>> list(rounded(Sample(layer, numbers.astype(np.float16).astype(np.float64))))
+    ['the outputs are rounded to float16']
     """
     for name in ("outputs", "scores"):
         values = getattr(sample, name)
@@ -103,6 +106,9 @@ def rounded(sample: Sample) -> Iterator[str]:
             if len(small) >= _NUMBERS and is_multiple.all():
                 yield f"all {name} are multiples of {step:g}: are they rounded?"
                 break
+        else:
+            if len(numbers) >= _NUMBERS and half_precision(numbers).all():
+                yield f"the {name} are rounded to float16"
 
 
 def repeated_neurons(sample: Sample) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.functionals import log_energy
 from attncheck.checks.programs.netsor import Evaluated, copies, earlier_images, evaluated, products_with_earlier
-from attncheck.checks.programs.residuals import sequential_lengths, sequential_residual
+from attncheck.checks.programs.residuals import Images, sequential_lengths, sequential_residual
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.diagnosis.estimates import QUANTILE, Observation, mean_of
 from attncheck.layers.draws import ProgramDraws
@@ -24,6 +24,9 @@ from attncheck.layers.program.lines import line_text
 _CONSTANT = 1e-3
 # A constant ratio is described as a power of the width if it has one of these exponents.
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
+# A vector is likelier than another by at least this difference of log-likelihoods. Directions are lost to rounding if
+# their relative squared length is below `_LOST`.
+_MARGIN, _LOST = 20.0, 1e-6
 # If more than this share of draws is wrong, the text does not give the share.
 _ALL = 0.995
 
@@ -58,14 +61,19 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
 
 
 def wrong_laws(sample: ProgramSample) -> list[str]:
-    """Return a sentence on each wrong mean, variance or correlation of initial vectors and of products W h.
+    """Return a sentence on each wrong vector h of a product W h, then on wrong moments of initial vectors and products.
 
-    A product is examined given the earlier products with the same matrix W. Its correlations are those with earlier
+    Moments are means, variances and correlations. A product is examined given the earlier products with the same matrix W. Its correlations are those with earlier
     products of other matrices. Sentences give 99.9% intervals; an estimate is wrong if it differs from the declared
     value by more than 6.6 standard errors.
     """
-    differing = (estimate for estimate in _estimates(sample) if estimate.differs and estimate.beyond_chance)
-    return list(map(str, differing)) if "vectors" in sample.exposed else []
+    if "vectors" not in sample.exposed:
+        return []
+    index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
+    products = sorted(_products(sample), key=lambda product: index[product.node]) if "gram" in sample.exposed else []
+    texts = [f"{line_text(p.node)} is {p.actual}: another vector is multiplied" for p in products if p.actual]
+    differing = (each for each in _estimates(sample, index, products) if each.differs and each.beyond_chance)
+    return [*texts, *map(str, differing)]
 
 
 def wrong_sizes(sample: ProgramSample, exact: ProgramDraws) -> list[str]:
@@ -106,14 +114,13 @@ def _sentence(line: Evaluated, width: int) -> str:
     return f"{line_text(line.node)} has other values{where}, such as {values}"
 
 
-def _estimates(sample: ProgramSample) -> Iterator[Observation]:
+def _estimates(sample: ProgramSample, index: Mapping[Node, int], products: Sequence[_Product]) -> Iterator[Observation]:
     """Yield moments of initial vectors, then of products given the earlier ones, in the order of the program."""
-    index = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     yield from _of_initials(
         {node: sample.need("vectors")[:, index[node]] for node in index if isinstance(node, Initial)}
     )
+    yield from _of_products(products)
     if "gram" in sample.exposed:
-        yield from _of_products(sorted(_products(sample), key=lambda product: index[product.node]))
         yield from _of_pairs(sample)
 
 
@@ -124,7 +131,7 @@ def _of_pairs(sample: ProgramSample) -> Iterator[Observation]:
     """
     lines, pairs = [line_text(line) for line in vectors_of(sample.case.program)], earlier_images(sample.case)
     noise, weights = products_with_earlier(sample)
-    sizes = np.sqrt((weights**2).mean(axis=0))
+    sizes = np.sqrt((weights**2).mean(axis=0) * (noise**2).mean(axis=0))
     correlations = (
         mean_of(
             f"{lines[pair.uses.images[pair.use]]} and {lines[pair.image]}: correlation given their vectors",
@@ -174,8 +181,8 @@ class _Product(NamedTuple):
 
     `values` are (draws, neurons), and `squares`, (draws,), their mean squares over all neurons. `alone`, (draws,), are
     mean squares of W h in units of those that are expected if earlier products are not given. `shared` is the name of W
-    if there are earlier products, and else empty. `new`, (draws,), tells
-    in which draws h is not a combination of the vectors that W multiplied before.
+    if there are earlier products, and else empty. `new`, (draws,), tells in which draws h is not a combination of the
+    vectors that W multiplied before. `actual` is the product W h' of another vector h', if the draws show it.
     """
 
     node: Node
@@ -185,6 +192,7 @@ class _Product(NamedTuple):
     new: BoolArray
     shared: str
     alone: FloatArray
+    actual: str
 
 
 def _products(sample: ProgramSample) -> Iterator[_Product]:
@@ -204,4 +212,31 @@ def _products(sample: ProgramSample) -> Iterator[_Product]:
                 vector = images.inputs[use]
                 alone = gram[new, index, index] / (images.weight.std**2 * gram[new, vector, vector])
                 shared = images.weight.name if use else ""
-                yield _Product(lines[index], name, residual.values[:, use], squares[:, use], new, shared, alone)
+                multiplied = _multiplied(images, use, gram, width)
+                actual = "" if multiplied is None else f"{images.weight.name} {lines[multiplied].name}"
+                yield _Product(lines[index], name, residual.values[:, use], squares[:, use], new, shared, alone, actual)
+
+
+def _multiplied(images: Images, use: int, gram: FloatArray, width: int) -> int | None:
+    """Return the index of the vector that a matrix multiplied, if that is not the declared one, or None.
+
+    It is far more likely than all other vectors, the declared one included, and its products have their variance.
+    """
+    earlier, image, declared = [*images.images[:use]], images.images[use], images.inputs[use]
+    inputs, rows = [*images.inputs[:use]], images.weight.shape(width)[0]
+    inverse = np.linalg.pinv(gram[:, inputs][:, :, inputs], hermitian=True)
+    squares, likelihoods = dict[int, FloatArray](), dict[int, float]()
+    for vector in range(image):
+        # Given earlier products, W h has a mean linear in them and a variance that is common to its entries.
+        coefficients = (inverse @ gram[:, inputs, vector, None])[..., 0]
+        combined = np.concatenate([-coefficients, np.ones((len(gram), 1))], axis=1)
+        lines, known = (gram[:, index][:, :, index] for index in ([*earlier, image], [*inputs, vector]))
+        size, variance = (np.einsum("ni,nij,nj->n", combined, matrix, combined) for matrix in (lines, known))
+        if (variance > _LOST * gram[:, vector, vector]).all():
+            squares[vector] = size / (images.weight.std**2 * variance)
+            likelihoods[vector] = -0.5 * rows * float((np.log(variance) + squares[vector]).sum())
+    if declared not in likelihoods or len(likelihoods) < 2:
+        return None
+    *_, second, best = sorted(likelihoods, key=likelihoods.__getitem__)
+    clear = best != declared and likelihoods[best] > likelihoods[second] + _MARGIN
+    return best if clear and mean_of("", squares[best], 1.0).holds(1.0) else None

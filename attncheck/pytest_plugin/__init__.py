@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
@@ -45,6 +46,23 @@ def engage(config: pytest.Config) -> None:
     """Create the run before tests are collected, so that the header shows it and bad options fail early."""
     with _input_errors_as(pytest.UsageError):
         _run_of(config)
+
+
+def _set_aside(config: pytest.Config) -> None:
+    """Rename the record of an earlier run if this run did not begin, because a gate would read that record."""
+    from attncheck.records.writer import set_aside
+
+    record = _option(config, "record")
+    if record is None or _REPORT in config.stash or _is_worker(config) or config.option.collectonly:
+        return
+    if sentence := set_aside(Path(record)):
+        print(sentence, file=sys.stderr)
+
+
+def _is_requested(config: pytest.Config) -> bool:
+    """Return whether an option or the environment requests attncheck."""
+    is_requested = any(_option(config, name) != default for name, default in _DEFAULTS.items())
+    return is_requested or "ATTNCHECK_SUBJECT" in os.environ or _RUN in config.stash
 
 
 @contextlib.contextmanager
@@ -95,11 +113,23 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["attncheck_seed"] = node.config.option.attncheck_seed
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Create the run before collection if an option or the environment requests attncheck."""
-    is_requested = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
-    if is_requested or "ATTNCHECK_SUBJECT" in os.environ:
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session: pytest.Session) -> Generator[None, object, object]:
+    """Create the run before collection if it is requested."""
+    if not _is_requested(session.config):
+        return (yield)
+    try:
         engage(session.config)
+        return (yield)
+    except (pytest.UsageError, KeyboardInterrupt):
+        _set_aside(session.config)
+        raise
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Set the record of an earlier run aside if the session is interrupted before this one begins."""
+    if exitstatus == pytest.ExitCode.INTERRUPTED and _is_requested(session.config):
+        _set_aside(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

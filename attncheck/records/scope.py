@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from attncheck.checks.registry import find_check
+from attncheck.checks.registry import PROGRAM_PROPERTIES, find_check
 from attncheck.records.schema import Result, of_pool
 
 #: A conclusive run needs this many examined results of checks that test a law, or all planned ones if these are fewer.
@@ -15,6 +15,8 @@ FEWEST_LAWS = 3
 _SMALL, _LITTLE = 0.25, "little examined"
 # Returned fields that are not intermediate results of the layer.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
+# Returned fields of programs other than their vectors.
+_WITHOUT_LINES = frozenset({"outputs", "scores"})
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Scope:
     """The coverage of a run: numbers of planned and of examined results.
 
     `planned` and `examined` count all results, `planned_laws` and `laws` those of checks that test a law. ``words``
-    qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
+    qualifies the verdict: "limit only", "outputs only", "outputs and scores only", "little examined", or is empty.
 
     Examples
     --------
@@ -86,6 +88,8 @@ def _description(laws: Mapping[str, int], planned: int, examined: int) -> str:
         return "limit only"
     if all(check.needs <= _OUTSIDE for check in known):
         return "outputs only"
+    if all(check.property_name in PROGRAM_PROPERTIES and check.needs <= _WITHOUT_LINES for check in known):
+        return "outputs and scores only"
     return _LITTLE if examined < _SMALL * planned else ""
 
 

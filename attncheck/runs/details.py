@@ -46,8 +46,10 @@ def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
         of = label.removesuffix(", observed over declared")
         show = mde_text if of == label else _percent
         pool = common.get(middle.check)
-        sharper = pool is not None and pool.mde is not None and pool.mde < (middle.mde or math.inf)
-        pooled = f"{show(pool.mde)} pooled, " if pool is not None and sharper else ""
+        # Pools of checks that compare laws by draws measure shifts, not ratios of variances.
+        common_mde = pool.mde if pool is not None and label_of(pool) == label else None
+        sharper = common_mde is not None and common_mde < (middle.mde or math.inf)
+        pooled = f"{show(common_mde)} pooled, " if sharper else ""
         case = of_cases(1, middle.check).partition(" ")[2]
         text = label if of == label else f"error in {of}"
         lines.append(f"Smallest detectable {text}: {pooled}{show(middle.mde)} on the median {case}")

@@ -47,6 +47,7 @@ LINES = {
     "biased_matmuls": "g1 = W1 h: mean 0.",
     "matrix_std_5": "g1 = W1 h: variance 1.1",
     "fresh_matrices": "g3 = W s1 has another W than earlier products: its variance given them 1.1",
+    "stale_vectors": "g2 = W2 x1 is W2 h: another vector is multiplied",
     "tied_matrices": "g2 = aW2 ah is 1 times g1 = aW1 ah: one matrix in place of two",
     "always_tanh": "x1 = relu(g1) has other values, such as -0.",
     "first_term": "h1 = linear(1, 1)(g1, g2) has other values",

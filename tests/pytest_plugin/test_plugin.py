@@ -97,7 +97,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 def smoke(place: pytest.Pytester, *options: str) -> pytest.RunResult:
     """Run the property at the smoke profile, in this process."""
     arguments = ["-p", "no:cacheprovider", "--attncheck-profile=smoke", "--attncheck-record=record.jsonl", *options]
-    return place.runpytest_inprocess(*arguments)
+    return place.runpytest_inprocess(*arguments, no_reraise_ctrlc=True)
 
 
 def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifest, list[Result], Closing]:
@@ -164,6 +164,22 @@ def test_an_unusable_option_is_a_usage_error(place: pytest.Pytester, options: li
     assert message in line
     assert "Traceback" not in printed(result)
     assert not (place.path / "record.jsonl").exists()
+
+
+INTERRUPTED, MANIFEST = "def pytest_{}(): raise KeyboardInterrupt", '{"type":"manifest","schema":7}\n'
+
+
+@pytest.mark.parametrize("hook", ["sessionstart", "collection_modifyitems", ""])
+def test_a_run_that_does_not_begin_leaves_no_earlier_record_in_its_place(place: pytest.Pytester, hook: str) -> None:
+    """A gate would take it for the record of this run."""
+    record = place.path / "record.jsonl"
+    record.write_text(MANIFEST)
+    if hook:
+        place.makeconftest(INTERRUPTED.format(hook))
+    result = smoke(place, f"--attncheck-subject=subjects:{'right' if hook else 'typo'}")
+    assert result.ret == (pytest.ExitCode.INTERRUPTED if hook else pytest.ExitCode.USAGE_ERROR)
+    assert not record.exists()
+    assert record.with_name("record.jsonl.earlier").read_text() == MANIFEST
 
 
 def test_subject_is_named_by_option_and_environment(place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

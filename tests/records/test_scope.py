@@ -37,6 +37,7 @@ class TestScope:
             (["outputs.limit", "draws.signs"], "limit only"),
             (["outputs.limit", "outputs.law", "exactness.input"], "outputs only"),
             (["outputs.law", "scores.scale"], "little examined"),
+            (["corollary2.output_size", "corollary2.two_scores"], "outputs and scores only"),
             (ALL, ""),
             (["outputs.limit", "scores.of_tomorrow"], ""),  # checks of other versions are not judged
         ],

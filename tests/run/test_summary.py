@@ -101,6 +101,11 @@ def test_the_detectable_error_is_the_median_of_what_was_examined() -> None:
     left_out = change(scale, mde=None, p_values=[], verdict="not examined")
     (line,) = mdes([*results, left_out], [])
     assert line == "Smallest detectable error in score variance given inputs and keys: 3% on the median layer"
+    pool = change(scale, item="scores.scale@all", mde=1.001)
+    (line,) = mdes(results, [pool])
+    assert ": 0.1% pooled, 3% on" in line
+    (line,) = mdes(results, [change(pool, text=pool.text.replace("variance", "shift"))])
+    assert "pooled" not in line  # in another unit
     assert mdes([], []) == []
 
 
