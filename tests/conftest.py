@@ -39,13 +39,13 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 # Keras runs on torch, where nothing else is asked.
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-#: Environment variable: "all" runs every item of a sampled test; by default, about a third.
+#: Environment variable: "all" runs every item of a sampled test; by default, one in three, or one in n of `sampled(n)`.
 SAMPLE, THIRDS = "ATTNCHECK_TESTS", 3
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
-    config.addinivalue_line("markers", f"sampled: a third of the items, the same each time; all with {SAMPLE}=all")
+    config.addinivalue_line("markers", f"sampled(n=3): one in n items, the same each time; all with {SAMPLE}=all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -57,15 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("sampled") and not item.nodeid.startswith(named):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for of_test in tests.values() for item in _third(of_test)}
+    kept = {item for of_test in tests.values() for item in _part(of_test)}
     left_out = {item for of_test in tests.values() for item in of_test} - kept
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
 
 
-def _third(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return about a third of a test's items, chosen by a hash of their names."""
-    return [item for item in items if zlib.crc32(item.nodeid.encode()) % THIRDS == 0] or items[:1]
+def _part(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return about one in n of a test's items, chosen by a hash of their names."""
+    marker = items[0].get_closest_marker("sampled")
+    parts = marker.args[0] if marker is not None and marker.args else THIRDS
+    return [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == 0] or items[:1]
 
 
 def pytest_collection_finish() -> None:

@@ -76,7 +76,7 @@ def check_writable(outputs: Mapping[str, Path | None]) -> None:
 
 
 def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if an output has the path of an input or of another output; paths are given by argument name.
+    """Raise `InputError` if an output is the same file as an input or another output; paths are given by argument name.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | 
     ...
     attncheck._lib.errors.InputError: json='run.jsonl': is also the path of run; choose another path
     """
-    known = {Path(os.path.abspath(path)): name for name, path in inputs.items() if path is not None}
+    known = {path.resolve(): name for name, path in inputs.items() if path is not None}
     for name, path in outputs.items():
-        if path is not None and (first := known.setdefault(Path(os.path.abspath(path)), name)) != name:
+        if path is not None and (first := known.setdefault(path.resolve(), name)) != name:
             refuse(name, str(path), f"is also the path of {first}", "choose another path")

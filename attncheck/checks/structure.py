@@ -237,7 +237,7 @@ def _check(
         family=lambda setting: Count(0.0),
         draws_per_unit=PER_ANSWER,
         measure=measure,
-        hint=cause or f"it should hold that {null}",
+        hint=cause or f"it should hold that {null}, since equal generators must give equal weights",
         requires=requires,
         excluded=lambda setting: excluded(setting) if setting.draw_on else NO_INPUTS,
         any_weights=True,

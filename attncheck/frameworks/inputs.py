@@ -21,6 +21,7 @@ NORMALISED, ROTATED = "normalised", "rotated by position"
 PLACED = "x W + b plus a vector that depends on the position"
 TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
 DEPENDENT = "dependent on the position"
+SCALED = "multiplied by a factor that depends on the position"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
 _CHANGED = "different in a second call on the same input: a call changes the module's state"
@@ -29,7 +30,7 @@ _MIXED = "dependent on inputs at other positions too"
 _UNKNOWN = "not x W + b"
 #: Note on attention over the batch axis, as if sequences were positions.
 FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
-_WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
+_WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED, SCALED)
 _LEVELS = {_RANDOM: WRONG, _CHANGED: WRONG, _SPLIT: WRONG, TWISTED: ASKS, _MIXED: ASKS}
 
 
@@ -119,6 +120,10 @@ def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
         if np.ptp(gram, axis=1).max() <= 8 * probe.bound * np.abs(gram).max():
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small
             return (*normalised, ROTATED) if linear else (_UNKNOWN, ROTATED)
+        first = same[:, :, :1]
+        factors = (same * first).sum(axis=(0, 1, 3), keepdims=True) / (first * first).sum()
+        if np.abs(same - factors * first).max() <= small:
+            return (*normalised, SCALED)
         return (*normalised, DEPENDENT) if normalised else (TWISTED,)
     return normalised or (_UNKNOWN,)
 

@@ -352,5 +352,5 @@ def _norms(every: Sequence[Family]) -> Iterator[Note]:
 def _unused(table: Sequence[ParameterStatistics]) -> Iterator[Note]:
     """Report parameters that do not affect the outputs."""
     if unused := [row for row in table if NOT_USED in row.notes]:
-        text = f"the outputs do not depend on {_names(unused, table)}"
+        text = f"no gradient of the outputs reaches {_names(unused, table)}"
         yield asks(text, *(row.name for row in unused))

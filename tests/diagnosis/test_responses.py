@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from scipy import special
 
 from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
@@ -314,11 +313,12 @@ def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_
     assert not any("weight is" in each for each in told)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_cause_that_answers_otherwise_is_not_identified(seed: int) -> None:
     """Scores with a soft cap have nearly the law of smoothed weights."""
     smoothed = on_inputs(weigh(lambda layer, weights: 0.9 * weights + 0.1 / layer.seq_len))
-    first, *_ = check(smoothed, LAYER, profile="smoke", seed=seed).explanations
+    first, *_ = check(smoothed, LAYER, properties="exactness", profile="smoke", seed=seed).explanations
     assert "a share of 0.1 is equal for all keys" in first.text
 
 
@@ -375,22 +375,12 @@ def mixed_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return 0.9 * weights + 0.1 * np.roll(weights, 1, axis=1)
 
 
-def over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.asarray(special.softmax(scores, axis=-2))
-
-
 def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
-    report = check(on_inputs(LiteralSimulator(weigh=mixed_heads)), SMALL, profile="smoke")
+    report = check(on_inputs(LiteralSimulator(weigh=mixed_heads)), SMALL, properties="exactness", profile="smoke")
     assert report.verdict == "violated"
     kinds = {explanation.certainty for explanation in report.explanations}
     assert kinds <= {Certainty.ESTIMATED, Certainty.HINTED}
     assert "the fault begins with outputs given scores" in report.causes[0]
-
-
-def test_a_cause_is_said_once() -> None:
-    report = check(on_inputs(LiteralSimulator(weigh=over_queries)), SMALL, profile="smoke")
-    assert "softmax normalises the columns of the scores" in report.causes[0]
-    assert not any("softmax" in cause for cause in report.causes[1:])
 
 
 def test_nothing_is_explained_without_violations() -> None:

@@ -102,6 +102,7 @@ def weights_of_a_call(layer: AttentionLayer, size: int, rng: np.random.Generator
     return {"outputs": FAULTS["weights_per_call"].subject(layer, size, rng)["outputs"]}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 def test_dependent_matrices_and_centred_outputs_are_told(seed: int) -> None:
     first, *others = check(dependent_keys, LAYERS[0], properties="exactness", profile="smoke", seed=seed).explanations
@@ -119,6 +120,7 @@ def test_heavy_tails_of_output_weights_are_told(law: str, count: int) -> None:
     assert [text.endswith("is W_O not Gaussian?") for text in texts] == count * [True]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 def test_no_interval_stands_beside_dependent_draws(seed: int) -> None:
     report = check(weights_of_a_call, LAYERS[0], profile="smoke", seed=seed)

@@ -236,6 +236,13 @@ FORWARD = [
     layer("twice", ROTARY, TWICE, before=turning(2, 2), **NO_BASE),
     layer("unit", "note: queries and keys are normalised", before=lambda q, k, v: (unit(q), unit(k), v), matrices="VO"),
     layer("unit queries", "note: W_Q unknown", before=lambda q, k, v: (unit(q), k, v), matrices="KVO", refusal=NO_STD),
+    layer(
+        "scaled by position",
+        "note: queries are multiplied by a factor that depends on the position: W_Q unknown",
+        before=lambda q, k, v: (q * np.log(2.0 + np.arange(q.shape[2]))[:, None], k, v),
+        matrices="KVO",
+        refusal=NO_STD,
+    ),
     layer("tiled", TILED, kv=2, spread=lambda a, times: tiled(a)),
     layer("tiled before", TILED, kv=2, before=lambda q, k, v: (q, tiled(k), tiled(v)), require={"kv_heads": 2}),
     layer("repeated", kv=2, before=lambda q, k, v: (q, repeated(k), repeated(v)), require={"kv_heads": 2}),
@@ -273,6 +280,7 @@ MATRICES = [
     matrix(
         "half", "key", lambda m: (m["query"] + m["key"]) / 2**0.5, "wrong: entries of W_Q and W_K have correlation 0.7"
     ),
+    matrix("half, either sign", "key", lambda m: m["key"] + 0.1 * np.sign(m["key"][0, 0]) * m["query"]),
     matrix("heads", "query", lambda m: np.tile(m["query"][:, :16], (1, 4)), "wrong: W_Q is the same in every head"),
     matrix("output", "output", lambda m: m["value"], "wrong: W_V is W_O"),
     matrix("transposed", "output", lambda m: m["value"].T.copy(), "wrong: W_V is W_O, transposed"),

@@ -113,6 +113,7 @@ def test_a_module_is_the_layer_that_its_inspection_describes(name: str) -> None:
         assert verdict(subject, wrong, "scores") == "violated"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("role", "factor", "name"), [("query", 0.0, "scores"), ("output", 2.0, "exactness")])
 def test_biases_other_than_the_declared_ones_are_violated(role: str, factor: float, name: str) -> None:
     inspection = ac.inspect(Packed(), width=WIDTH)

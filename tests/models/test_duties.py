@@ -461,6 +461,7 @@ def test_a_model_is_unchanged() -> None:
     for one, other in zip(models[1].parameters(), new.parameters(), strict=True):
         assert torch.equal(one, other)
     assert not models[1].training
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 class TestExpectations:

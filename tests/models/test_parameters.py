@@ -148,7 +148,7 @@ def test_states() -> None:
     assert [row.notes for row in rows[1:]] == [("not initialised",), ("never drawn",), ("the same in every draw",), ()]
     texts = [str(note) for note in notes_of(rows)]
     assert texts[0] == "c.weight not initialised: nothing, or NaN, was written to this memory"
-    assert texts[-1] == "the outputs do not depend on a.weight"
+    assert texts[-1] == "no gradient of the outputs reaches a.weight"
     (only,) = notes_of(statistics_of([Parameter("d.weight", (64,), "Linear", (8, 8), same)]))
     assert str(only).startswith("all parameters are the same in every draw")
 

@@ -206,7 +206,7 @@ CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "unscaled": (std_of(STD, *ONTO), "depth scaling: no; std 0.05 in every projection of the blocks"),
     "unscaled, not causal": (unmasked, ""),
     "shared": (share, MEANT + "layers 1 and 2 share their weights: h.*.attn.q.weight and 5 more"),
-    "skipped": (skip, MEANT + "the outputs do not depend on h.{1,2}.ln_{1,2}.weight, "),
+    "skipped": (skip, MEANT + "no gradient of the outputs reaches h.{1,2}.ln_{1,2}.weight, "),
     "zero queries": (zero_queries, ""),
     "equal biases": (equal_biases, "layers 0, 1, 2 and 3 have the same biases: h.*.fc.0.bias"),
     "dropout": (leave_dropout, MEANT + CALLS),

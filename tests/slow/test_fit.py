@@ -159,7 +159,7 @@ def test_another_norm_of_given_inputs_is_told(seed: int) -> None:
     assert report.causes[0].startswith("the draws fit a layer with norm='layer'")
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("change", "cause"),
     [

@@ -77,7 +77,7 @@ def reached(probe: TorchModel) -> Iterator[Note]:
         text = f"{names_of(list(unused))}: {number} of {total} rows are unused: their gradient is exactly 0"
         yield asks(text, "reach")
     elif not zero and len(first) < len(parameters):
-        raise NotExaminedError("the outputs do not depend on all parameters")
+        raise NotExaminedError("no gradient of the outputs reaches some parameters")
     elif routed and not zero:
         raise NotExaminedError(f"no token of these inputs reaches {names_of(routed)}")
 

@@ -193,7 +193,7 @@ def _depends_on(probe: TorchModel, padded: Any, arguments: Mapping[Any, Any]) ->
     y = probe.with_vectors(x, arguments)[-1]
     derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0][-1]
     if not derivatives.any():
-        raise NotExaminedError(f"the outputs do not depend on {probe.vectors}")
+        raise NotExaminedError(f"the outputs have no derivative with respect to {probe.vectors}")
     return bool(derivatives[padded].any())
 
 
@@ -220,7 +220,7 @@ def _cross_effect(probe: TorchModel, axis: int = 0) -> float:
     y = probe.with_vectors(x).select(axis, -1)
     derivatives = probe.derivatives((y * noise(y)).sum(), [x])[0].abs().movedim(axis, 0)
     if not derivatives.any():
-        raise NotExaminedError(f"the outputs do not depend on {probe.vectors}")
+        raise NotExaminedError(f"the outputs have no derivative with respect to {probe.vectors}")
     return float(derivatives[:-1].max() / derivatives[-1].max().clamp(min=_SMALLEST))
 
 

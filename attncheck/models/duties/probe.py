@@ -8,7 +8,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-from unittest import mock
 
 import torch
 from torch.backends import mha
@@ -87,9 +86,13 @@ class TorchModel:
 
         PyTorch's fused encoders are disabled, because they pack padded tokens in nested tensors, which have no shape.
         """
-        separate = mock.patch.object(mha, "get_fastpath_enabled", return_value=False)
-        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng(), separate:
-            yield
+        enabled = mha.get_fastpath_enabled()
+        with self.factory.adapter.running(), torch.enable_grad(), torch.random.fork_rng():
+            mha.set_fastpath_enabled(False)
+            try:
+                yield
+            finally:
+                mha.set_fastpath_enabled(enabled)
 
     def outputs(self, changes: Mapping[Any, Any] | None = None) -> Any:
         """Return all outputs for the inputs, some of which are replaced by `changes`, by index or name."""
@@ -188,7 +191,8 @@ class TorchModel:
             raise NotExaminedError("derivatives are not finite")
         diagonal = torch.arange(x.shape[1]) == torch.tensor(positions)[:, None]
         if not derivatives[:, sequence][~diagonal].any():
-            raise NotExaminedError(f"no output depends on {self.vectors} at another position: is a projection 0?")
+            problem = f"no output has a derivative with respect to {self.vectors} at another position"
+            raise NotExaminedError(f"{problem}: is a projection 0, or a gradient stopped?")
         return positions, derivatives
 
     @functools.cached_property
