@@ -18,6 +18,7 @@ from attncheck._lib.workers import InProcess
 from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.commands.replaying import replay_result
+from attncheck.diagnosis.messages import explain
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
 from attncheck.layers.program import LinearCombination, Output, ProgramCase, Score
 from attncheck.layers.program.coverage import CoverageKind
@@ -273,8 +274,7 @@ def test_the_clause_that_is_broken_is_told() -> None:
 def test_a_wrong_one_is_told_in_words() -> None:
     report = ac.check(over_n, recurrent_attention(2), properties="corollary2", profile="smoke")
     assert report.verdict == "violated"
-    (text,) = report.messages()
-    assert re.search(r"program:  n=16 program of \d+ lines, \d+ score", text)
+    assert re.search(r"program:  n=16 program of \d+ lines, \d+ score", explain(report.results, None))
 
 
 @pytest.mark.usefixtures("verdicts_only")

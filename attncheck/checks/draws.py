@@ -189,7 +189,7 @@ def _repeats(
         name=name,
         rejects=Rejected.of(fault, on=regimes.STANDARD),
         needs=_OUTPUTS | {field},
-        null=f"no two draws have equal {quantity}; if a draw is a single number, sequences of {_RUN} draws are compared",
+        null=f"no two draws have equal {quantity}; of single numbers, sequences of {_RUN} draws are compared",
         alternative=alternative,
         reads=f"share of draws whose {quantity} occurred before:",
         family=lambda setting: Repeats(),

@@ -63,9 +63,9 @@ def wrong_functions(sample: ProgramSample) -> list[str]:
 def wrong_laws(sample: ProgramSample) -> list[str]:
     """Return a sentence on each wrong vector h of a product W h, then on wrong moments of initial vectors and products.
 
-    Moments are means, variances and correlations. A product is examined given the earlier products with the same matrix W. Its correlations are those with earlier
-    products of other matrices. Sentences give 99.9% intervals; an estimate is wrong if it differs from the declared
-    value by more than 6.6 standard errors.
+    Moments are means, variances and correlations. A product is examined given the earlier products with the same matrix
+    W. Its correlations are those with earlier products of other matrices. Sentences give 99.9% intervals; an estimate
+    is wrong if it differs from the declared value by more than 6.6 standard errors.
     """
     if "vectors" not in sample.exposed:
         return []

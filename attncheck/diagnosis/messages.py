@@ -27,11 +27,10 @@ _SHAPES = {
 }
 
 
-def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "", subject: str = "") -> str:
+def explain(results: Sequence[Result], record: Path | None, subject: str = "") -> str:
     """Return a message on the violated results of a test item, or "" if there are none.
 
-    The message ends with a replay command for the `record` and the name `subject`, or else with the Python `call`.
-    `after` is the claim of another test item that is violated at an earlier stage of the computation, or "".
+    If there is a `record`, the message ends with a replay command for it and for the name `subject`.
     """
     bad = violated(results)
     if not bad:
@@ -41,12 +40,10 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     displayed = bad[:_MOST_LINES]
     width = max(len(result.check) for result in displayed)
     examined = sum(bool(result.p_values) for result in results)
-    first = [f"may follow from an earlier violation: {claim_named(after).text_of(worst.case)}"] if after else []
     lines = [
         f"VIOLATED: {claim.text_of(worst.case)}" + (f" ({claim.source})" if claim.source else ""),
         f"  {case_label(worst) + ':':9} {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
-        *(f"  note:     {sentence}" for sentence in first),
         *(f"  likely:   {cause}" for cause in likely(displayed, worst.diagnosis)),
         f"  violated at level {worst.level:.2g}: {len(bad)} of {counted(examined, 'check')}",
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in displayed),
@@ -57,8 +54,6 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
         lines.append(f"    and {len(bad) - len(displayed)} more")
     if record is not None:
         lines.append(f"  replay:   {replay_command(record, worst.id, subject, modules_with([worst.property]))}")
-    elif call:
-        lines.append(f"  replay:   {call}")
     return "\n".join(lines)
 
 

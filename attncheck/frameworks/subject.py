@@ -344,7 +344,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
             refuse(
                 name,
                 round(gain, 3),
-                f"is the ratio of the sizes of {SYMBOLS[role]} and this array, which must be about 1: the module rescales it",
+                f"is the ratio of the sizes of {SYMBOLS[role]} and this array: the module rescales it",
                 "pass weights='own'",
             )
 

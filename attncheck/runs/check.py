@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import InputError, check_integer, refuse
 from attncheck._lib.progress import counted_off
 from attncheck._lib.workers import InProcess
 from attncheck.checks.registry import EVERY_PROPERTY
-from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.looks import Budget
 from attncheck.layers.attention import AttentionLayer
@@ -21,7 +20,6 @@ from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.domains import PROGRAMS, case_of, domain_of
 from attncheck.looks.item import Item
-from attncheck.looks.result import violated
 from attncheck.records.explanation import Explanation
 from attncheck.records.run_record import closing_of, record_of
 from attncheck.records.schema import Result
@@ -90,19 +88,6 @@ class CheckReport:
     def violated(self) -> tuple[Result, ...]:
         """Violated results: first of single layers, then of pools."""
         return tuple(result for result in (*self.results, *self.pools) if result.verdict == "violated")
-
-    def messages(self) -> Iterator[str]:
-        """Yield one text per violated property and layer, most informative first."""
-        worst: dict[str, Result] = {}
-        for result in violated(self.results):
-            worst.setdefault(result.item, result)
-        claims = [result.claim for result in worst.values()]
-        for item, claim in zip(worst, claims, strict=True):
-            after = claims[0] if claim != claims[0] else ""
-            yield explain([r for r in self.results if r.item == item], None, self.call, after)
-        for pool in self.pools:
-            if pool.verdict == "violated":
-                yield explain([pool], None, self.call)
 
     def require(self, min_examined: int | None = None) -> None:
         """Raise AssertionError unless the verdict is consistent.

@@ -1,4 +1,4 @@
-"""Residuals of right simulators, and comparisons of their heads, are exactly normal, despite singular covariances.
+"""Residuals of right simulators are exactly normal, despite singular covariances.
 
 All p-values are exact: noise fails this file with chance below 1e-6.
 """
@@ -15,9 +15,7 @@ from scipy import special
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence
 from attncheck.checks import whitening
-from attncheck.checks.check import Check, Setting
-from attncheck.checks.independence import CHECKS
-from attncheck.checks.reference import Reference
+from attncheck.checks.check import Setting
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.methods import Method, simulate
@@ -108,27 +106,3 @@ def test_illegible_factors_are_not_read_and_a_matrix_without_one_does_no_harm() 
     assert not residual.kept[1].any()
     alone = whitening.bartlett_residual(wishart[:, :, :1, :1], kept[:, :, :1], 5, np.array([0.0, 1.0]))
     assert alone.kept.all()
-
-
-# Comparisons of heads are exactly normal for any weights ------------------------------------------
-
-HEAD_DRAWS = 4_000
-HEAD_LEVEL = 1e-9
-HEAD_LAYERS = [layer for layer in LAYERS if layer.kv_heads > 1]
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("form", ["", "single", "masked"])
-@pytest.mark.parametrize("layer", HEAD_LAYERS, ids=AttentionLayer.describe)
-@pytest.mark.parametrize("check", [each for each in CHECKS if "head" in each.name], ids=lambda check: check.name)
-def test_noise_of_a_right_simulator_is_standard_normal(check: Check, layer: AttentionLayer, form: str) -> None:
-    sample = sample_of(layer, HEAD_DRAWS, form)
-    setting = Setting(layer, sample.exposed, sample.coordinates)
-    assert check.reason_not_examined(setting) == ""
-    noise, weight = check.measure(sample, Reference(layer, HEAD_DRAWS, sample.coordinates, seed_sequence(0)))
-    assert noise.shape == weight.shape
-    columns, weights = noise.reshape(len(noise), -1).T, weight.reshape(len(noise), -1).T
-    for column, seen in zip(columns, weights != 0.0, strict=True):
-        assert 0 < seen.sum() <= HEAD_DRAWS * check.family_on(setting).per_draw  # type: ignore[attr-defined]  # theirs all have it
-        assert Uniform().test(special.ndtr(column[seen])).p_value > HEAD_LEVEL
-    assert check.test(setting, (noise, weight)).p_value > HEAD_LEVEL

@@ -18,6 +18,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS
 from attncheck.checks.sample import Sample
 from attncheck.commands.cli import main
+from attncheck.diagnosis.messages import explain
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.faults import FAULTS
 from attncheck.layers.case import modules_of, read_case
@@ -203,7 +204,7 @@ def test_messages_on_wrong_positions_are_about_positions() -> None:
         positions = layer.position_std * root @ rng.standard_normal((size, 2, layer.width))
         return attend(layer, hidden * lengths[:, None, None] + positions, 2, rng).as_dict()
 
-    text = next(ac.check(wrong, PLACED, properties=["exactness"], profile="smoke").messages())
+    text = explain(ac.check(wrong, PLACED, properties=["exactness"], profile="smoke").results, None)
     assert text.startswith("VIOLATED: Inputs are x^i = φ(W^i h + e^i)")
     assert "position_std² exp(-(i - j)²/(2 position_reach²))" in text
     (cause,) = (line for line in text.splitlines() if line.startswith("  likely:   the activation"))

@@ -346,7 +346,7 @@ CHECKS = (
         needs=frozenset({"gram"}),
         null="for each matrix W and new direction d, |W d|/|d| is independent of the lengths of earlier vectors",
         alternative=ProgramAlternative.of("a correlation of 0.3 of one product and one vector", 0.3, coarsest=0.6),
-        reads="largest standardised covariance of the lengths of a product and a vector that its matrix did not multiply:",
+        reads="largest standardised covariance of lengths of a product and a vector that its matrix did not multiply:",
         family=lambda setting: LargestAssociation(columns=len(_other_vectors(setting.case))),
         measure=lambda sample, reference: _with_other_lengths(sample),
         hint="a matrix multiplies another vector than the declared one",

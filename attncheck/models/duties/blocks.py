@@ -130,7 +130,7 @@ def _blocks(probe: TorchModel, call: ModuleCall, recorded: Mapping[str, tuple[An
 
 
 def _without_norm(probe: TorchModel) -> list[str]:
-    """Return the names of attention modules that receive the input of their block, although others receive a norm of it.
+    """Return the names of attention modules that receive the input of their block, where others receive a norm of it.
 
     Modules whose names differ only in numbers are compared. The first one is left out: its input may be normalised
     before the block.

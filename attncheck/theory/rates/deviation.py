@@ -302,7 +302,7 @@ class _Repetition:
         )
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the law at finite width minus the limit, as a signed measure, corrected by the controls L and Q with these coefficients."""
+        """Return the law at finite width minus the limit, corrected by the controls L and Q with these coefficients."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
