@@ -7,14 +7,9 @@ import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 import attncheck
-from attncheck._lib.exit_codes import ExitCode
-from attncheck.commands.session import conclude
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -86,17 +81,3 @@ def test_installed_metadata() -> None:
     assert plugin.value == "attncheck.pytest_plugin"
     assert attncheck.__file__ is not None
     assert (Path(attncheck.__file__).parent / "py.typed").is_file()
-
-
-def test_where_the_subject_failed_is_told_beside_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
-    taken: Any = SimpleNamespace(
-        run=SimpleNamespace(record=None),
-        results=["one"],
-        failure="",
-        traceback="in boom",
-        refused=None,
-        record=SimpleNamespace(conclusion=SimpleNamespace(verdict="violated")),
-        summary=lambda color, verbose: "VIOLATED: mine",
-    )
-    assert conclude(taken, None) == ExitCode.VIOLATED
-    assert capsys.readouterr().out.splitlines() == ["VIOLATED: mine", "in boom"]

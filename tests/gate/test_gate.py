@@ -373,12 +373,13 @@ def test_summary_is_one_screen_without_ids(tmp_path: Path, gated: Gated, sheets:
 @pytest.mark.parametrize("option", ["--summary", "--json"])
 @pytest.mark.parametrize(
     ("path", "text"),
-    [("x/../run.jsonl", "is also the path of"), ("x/../base.jsonl", "is also the path of"), ("", "is a folder")],
+    [(name, "is also the path of") for name in ("x/../run.jsonl", "x/../base.jsonl", "link")] + [("", "is a folder")],
 )
 def test_nothing_is_written_over_what_is_read_or_a_folder(
     tmp_path: Path, gated: Gated, sheets: Sheets, option: str, path: str, text: str
 ) -> None:
     run, base = sheets[0].write(tmp_path / "run.jsonl"), sheets[1].write(tmp_path / "base.jsonl")
+    (tmp_path / "link").symlink_to(run)
     before = [record.read_bytes() for record in (run, base)]
     code, output = gated(run, base, option, str(tmp_path / path))
     assert code == 2

@@ -9,7 +9,7 @@ import pytest
 from numpy.polynomial.hermite_e import hermegauss
 from scipy import stats
 
-from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent, limit
+from attncheck import AttentionLayer, infinite_heads_kernel, infinite_heads_tangent
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.theory.limits.covariance import mean_covariance
@@ -46,14 +46,6 @@ def softmax_means(kernel: FloatArray, std: float, *, causal: bool, seed: int) ->
     mask = "causal" if causal else "none"
     layer = AttentionLayer(width=1, seq_len=len(kernel), num_heads=1, query_std=std, mask=mask)
     return head_means(layer, kernel, seed, (kernel_moment,))[0]
-
-
-@pytest.mark.usefixtures("fewer_points")
-def test_layer_and_law_say_the_same() -> None:
-    layer = AttentionLayer(width=8, seq_len=2, num_heads=5, activation="relu", query_std=1.2)
-    kernel, law = infinite_heads_kernel(layer), limit(layer)
-    assert np.array_equal(kernel.matrix, law.covariance())
-    assert kernel.error == law.covariance_error().max()
 
 
 def of_rank_one(values: FloatArray, std: float) -> FloatArray:
