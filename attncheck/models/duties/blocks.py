@@ -193,6 +193,8 @@ def _described(x: Any, y: Any) -> str:
 
     Raises `NotExaminedError` if the residual path seems to have a learned scale or a gate.
     """
+    if not y.isfinite().all():
+        raise NotExaminedError("outputs are not finite")
     factor = float((x * y).sum() / (x * x).sum())
     if not y.any():
         return "0, not its input"

@@ -112,14 +112,17 @@ class TorchModel:
         outputs = self.factory.adapter.first(self.outputs(changes))
         if outputs is None:
             raise NotExaminedError("no output has real numbers")
-        if not outputs.isfinite().all():
-            raise NotExaminedError("outputs are not finite")
         return outputs
 
     @functools.cached_property
     def vectors(self) -> Vectors:
-        """Vectors of the tokens; raises `NotExaminedError` if tokens affect the outputs by another path."""
+        """Vectors of the tokens.
+
+        Raises `NotExaminedError` if outputs are not finite, or if tokens affect them by another path.
+        """
         vectors = self._vectors
+        if not self.first().isfinite().all():
+            raise NotExaminedError("outputs are not finite")
         if vectors.module is not None and self.steady:
             ids = self.arguments[vectors.name]
             one_token = {vectors.name: torch.full_like(ids, ids.median().item())}
