@@ -138,7 +138,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
     # Whether all factors of queries and keys are known. They are not if there are parameters, but none matches a
     # matrix.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
-    # Only one attention call per forward has its heads in the order of W_Q, if it computes keys and values itself.
+    # True if several attention calls share keys and values only. Their heads are in another order than in W_Q.
     in_turn = maps == 1 and {"key", "value"} <= {*probe.by_maps}
     order = _order_of_queries(blocks, first) if in_turn else [*range(len(labels))]
     notes = [

@@ -255,9 +255,9 @@ def _factors(array: FloatArray, embeddings: Mapping[str, FloatArray], precision:
     except ValueError:
         return {}
     observed = array[..., :_FITTED].ravel()
-    factors, *_ = np.linalg.lstsq(np.transpose(columns), observed, rcond=None)
+    factors, _, rank, _ = np.linalg.lstsq(np.transpose(columns), observed, rcond=None)
     rounding = ULPS * precision * root_mean_square(observed)
-    if root_mean_square(observed - factors @ columns) > rounding:
+    if rank < len(columns) or root_mean_square(observed - factors @ columns) > rounding:
         return {}
     factors = np.where(np.abs(factors - 1.0) < ULPS * precision, 1.0, factors)
     return {name: float(factor) for name, factor in zip(embeddings, factors, strict=True)}
