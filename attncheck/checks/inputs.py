@@ -74,7 +74,7 @@ _REACHING = PLAIN_INPUTS & OfLayer(
 
 
 def _one_entry(sample: Sample) -> FloatArray:
-    """Return one entry of the inputs per draw, because inputs of one draw share a length."""
+    """Return one entry of the inputs per draw, because all entries of a draw have the length of h as a factor."""
     values = sample.need("inputs").reshape(len(sample), -1)
     draw = np.arange(len(sample))
     return values[draw, draw % values.shape[1]]

@@ -99,8 +99,7 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Faults that have the same effect as a candidate with another scale or another field. The message of that candidate is
-# preferred.
+# Faults with the same effect as a candidate that changes a scale or a field, whose message is preferred.
 _COVERED = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors to try if a subject returns outputs only: sizes of outputs do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)

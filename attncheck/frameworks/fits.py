@@ -119,7 +119,7 @@ def _softmaxes(
 ) -> Iterator[Formula]:
     """Yield softmax formulas fitted to the logarithms of the weights; for the arguments, see `_fits`."""
     axis = AXES[plain.map]
-    # Weights have full relative accuracy unless they are so small that a coarse type loses digits.
+    # Ignore weights that are so small that a low-precision type has lost their digits.
     least = _NOTHING if tolerance < _FINE else tolerance**1.5
     use = np.broadcast_to(support, weights.shape) & (weights > least)
     logs = centred(np.log(np.where(use, weights, 1.0)), use, axis) * use

@@ -316,10 +316,10 @@ def _shared(gains: Mapping[str, float]) -> float | None:
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
-    """Return those of the factors `gains` that are the same in every draw, and set `probe.gain` to their product.
+    """Return the factors that belong to the scale of scores: those of `gains` that are the same in every draw.
 
-    Such factors belong to the scale of scores; factors that vary belong to the matrices. If no factor differs from 1,
-    or the scale already has a name, all factors are returned, and `probe.gain` is not changed.
+    `probe.gain` becomes their product; factors that vary belong to the matrices. If no factor differs from 1, or the
+    scale already has a name, nothing changes, and all factors are returned.
     """
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains

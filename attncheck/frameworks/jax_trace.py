@@ -190,9 +190,9 @@ def _descent(name: str, params: Any, operands: Sequence[_Traced], result: Any) -
 
 
 def _widths(axis: int, operands: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
-    """Return, for each axis, how many entries a concatenation along `axis` adds before and after one of its operands.
+    """Return, for each axis, how many entries lie before and after one operand of a concatenation along `axis`.
 
-    That operand is the one with the derivation `origin`.
+    It is the operand with the derivation `origin`.
     """
     sizes = [operand.value.shape[axis] for operand in operands]
     at = next(i for i, operand in enumerate(operands) if operand.open is origin)

@@ -317,8 +317,8 @@ def _followed(arrays: Mapping[str, FloatArray]) -> float:
     weights = np.where(np.isfinite(weights), weights, 0.0)
     visible = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
     logarithms = np.log(np.where(visible, weights, 1.0))
-    # Means over each row or column are subtracted, because a softmax adds a constant to their logarithms, and so are
-    # means over sequences, because a bias by position is the same in all sequences.
+    # Subtract means over each row or column, since a softmax adds a constant to the logarithms there, and means over
+    # sequences, since all sequences have the same bias by position.
     return max(
         abs(correlation(*(_less_means(a, visible, axis) for a in (scores, target))))
         for target in (weights, logarithms)

@@ -284,7 +284,7 @@ def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | No
 
 
 def _default(owner: Any, name: str, fans: tuple[int, int] | None) -> tuple[str, float] | None:
-    """Return the law and standard deviation of PyTorch's default initialiser, or None without a random one."""
+    """Return the law and standard deviation of PyTorch's default initialiser, or None if the default is not random."""
     if isinstance(owner, _PROJECTIONS):
         fan_in = (fans or _fans(owner, "weight", tuple(owner.weight.shape)) or (1, 1))[0]
         return "uniform", (3 * fan_in) ** -0.5

@@ -1,4 +1,4 @@
-"""Callers of a subject on layers, whose inputs it draws or receives, or on programs; they validate returned arrays."""
+"""Callers of a subject on layers, with or without given inputs, or on programs; they validate returned arrays."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from attncheck.theory.limits import rows
 TOLERANCE = 1e-4
 # Number of scramblings. For each of them: number of score entries in the first round, and maximum number in all rounds.
 _SCRAMBLINGS, _FIRST, _MOST = 16, 2**20, 2**24
-# Maximum number of points in the first round, and minimum number of score entries for which a point counts.
+# Maximum number of points in the first round, and score entries that a point counts for at least.
 _FIRST_POINTS, _LEAST = 2**5, 16
 # Maximum number of score entries per block.
 _BLOCK = 2**18

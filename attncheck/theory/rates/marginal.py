@@ -5,7 +5,7 @@ or head_dim. Row i of the scores P of a head is σ_Qσ_K √G_ii N (F T_K/√ν)
 variance c Σ_a |A_a F T_V/√ν|², with row A_a of the attention weights of head a.
 
 Scores divided by n, and outputs of homogeneous maps of such scores, are 0 in the limit. In every draw they are ν^{-1/2}
-times those of the same layer with 1/√n; multiplied by √ν they have the theorem's limit and distance from it.
+times those of the same layer with 1/√n, so √ν times them has the limit of that layer, and its distance from the limit.
 """
 
 from __future__ import annotations
