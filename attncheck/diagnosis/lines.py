@@ -24,9 +24,9 @@ from attncheck.layers.program.lines import line_text
 _CONSTANT = 1e-3
 # A constant ratio is described as a power of the width if it has one of these exponents.
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
-# A vector is likelier than another by at least this difference of log-likelihoods. Directions are lost to rounding if
-# their relative squared length is below `_LOST`.
-_MARGIN, _LOST = 20.0, 1e-6
+# A vector is likelier than another by at least this difference of log-likelihoods per draw, which draws that share
+# their matrices do not reach. Directions are lost to rounding if their relative squared length is below `_LOST`.
+_MARGIN, _LOST = 0.1, 1e-6
 # If more than this share of draws is wrong, the text does not give the share.
 _ALL = 0.995
 
@@ -212,7 +212,9 @@ def _products(sample: ProgramSample) -> Iterator[_Product]:
                 vector = images.inputs[use]
                 alone = gram[new, index, index] / (images.weight.std**2 * gram[new, vector, vector])
                 shared = images.weight.name if use else ""
-                multiplied = _multiplied(images, use, gram, width)
+                # A matrix that is drawn afresh may fit another vector, too.
+                afresh = bool(use) and mean_of("", alone, 1.0).holds(1.0)
+                multiplied = None if afresh else _multiplied(images, use, gram, width)
                 actual = "" if multiplied is None else f"{images.weight.name} {lines[multiplied].name}"
                 yield _Product(lines[index], name, residual.values[:, use], squares[:, use], new, shared, alone, actual)
 
@@ -238,5 +240,5 @@ def _multiplied(images: Images, use: int, gram: FloatArray, width: int) -> int |
     if declared not in likelihoods or len(likelihoods) < 2:
         return None
     *_, second, best = sorted(likelihoods, key=likelihoods.__getitem__)
-    clear = best != declared and likelihoods[best] > likelihoods[second] + _MARGIN
+    clear = best != declared and likelihoods[best] > likelihoods[second] + _MARGIN * len(gram)
     return best if clear and mean_of("", squares[best], 1.0).holds(1.0) else None
