@@ -198,6 +198,9 @@ def test_a_copied_matrix_is_named_from_vectors_alone(coordinates: int, named: bo
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_lines_of_a_right_simulator_are_as_declared(name: str) -> None:
     assert [lines_of(LineByLineSimulator(), name, seed) for seed in range(3)] == 3 * [[]]
+    # Other faults fit other vectors, a little.
+    for fault, seed in {"fresh_matrices": 1, "matrices_of_a_call": 3}.items():
+        assert "another vector" not in " ".join(lines_of(PROGRAM_FAULTS[fault].subject, name, seed))
 
 
 def test_faults_are_hidden_where_they_change_nothing() -> None:

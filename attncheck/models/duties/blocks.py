@@ -35,7 +35,7 @@ def residual(probe: TorchModel) -> Iterator[Note]:
 
     Blocks that normalise after the residual path are not examined.
     """
-    recorded = _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
+    recorded = _around_attention(probe)
     all_blocks = [blocks for call in probe.attention if (blocks := _blocks(probe, call, recorded))]
     if not all_blocks:
         raise NotExaminedError("no module around attention normalises its input for attention")
@@ -135,7 +135,7 @@ def _without_norm(probe: TorchModel) -> list[str]:
     Modules whose names differ only in numbers are compared. The first one is left out: its input may be normalised
     before the block.
     """
-    recorded = _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
+    recorded = _around_attention(probe)
     without = []
     for calls in grouped(probe.attention, lambda call: pattern_of(call.name)).values():
         blocks = {call.name: _blocks(probe, call, recorded) for call in calls}
@@ -181,6 +181,11 @@ class _States(Trace):
 def _recorded(probe: TorchModel, names: Sequence[str]) -> Mapping[str, tuple[Any, Any]]:
     """Return by name the input and output hidden states of the first call of each module in `names`."""
     return probe.traced(_States(names)).pairs
+
+
+def _around_attention(probe: TorchModel) -> Mapping[str, tuple[Any, Any]]:
+    """Return the result of `_recorded` for all attention modules and the modules around them."""
+    return _recorded(probe, sorted({name for call in probe.attention for name in (call.name, *_around(call))}))
 
 
 def _hidden(values: Any) -> Any:
