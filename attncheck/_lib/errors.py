@@ -10,6 +10,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
+# pytest shows the caller of a validator.
+__tracebackhide__ = True
+
 
 class InputError(ValueError):
     """Unusable input; the message is one line and ends with the remedy."""

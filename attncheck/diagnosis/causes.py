@@ -109,7 +109,8 @@ def first_stages(tallies: Mapping[str, Tally]) -> list[str]:
         where = "outputs do not" if passed else "outputs are violated"
         ask = "; return scores to see where the fault begins"
     worst = sharpest(next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong))
-    return [f"{before}{where}: {worst.text} on {layer_name(worst.case)}{ask}"]
+    on = "" if of_pool(worst) else f" on {layer_name(worst.case)}"
+    return [f"{before}{where}: {worst.text}{on}{ask}"]
 
 
 def precedes(tallies: Mapping[str, Tally], explanation: Explanation) -> bool:

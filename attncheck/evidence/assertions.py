@@ -23,6 +23,8 @@ from attncheck.evidence.looks import examine, per_look_power
 MOST_DRAWS = 2_000_000
 # Number of draws to test whether a callable returns equal draws for equal generators.
 _TRIAL = 16
+# pytest shows the line of the test, not the frames of this module.
+__tracebackhide__ = True
 
 Draw = Callable[[np.random.Generator, int], Any]
 
@@ -140,7 +142,6 @@ class Evidence:
             return (probabilities,)
 
         statistic = Statistic(Uniform(), uniform, distance, float)
-        __tracebackhide__ = True
         self._assert(draw, {"distance from the law": statistic})
 
     def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float) -> None:
@@ -164,7 +165,6 @@ class Evidence:
             return ((values / sigma) ** 2,)
 
         statistic = Statistic(Scale(dof=1), squares, ratio**2, lambda variance: sigma * variance**0.5)
-        __tracebackhide__ = True
         self._assert(draw, {"standard deviation": statistic})
 
     def assert_independent(self, draw: Draw | tuple[ArrayLike, ArrayLike], effect: float) -> None:
@@ -184,7 +184,6 @@ class Evidence:
             "rank correlation": Statistic(Trend(), _by_partner, least, float),
             "rank correlation of distances from the median": Statistic(Trend(), _sizes_by_partner, least, float),
         }
-        __tracebackhide__ = True
         self._assert(draw, statistics, columns=2)
 
     def assert_statistic(
@@ -219,7 +218,6 @@ class Evidence:
         >>> evidence = Evidence()
         >>> evidence.assert_statistic(rolls, Count(1 / 6, tail="two-sided"), sixes, 1 / 5, "share of sixes")
         """
-        __tracebackhide__ = True
         self._assert(draw, {reads: Statistic(family, measure, alternative, float)})
 
     def assert_p_values(self, measure: Callable[[int], tuple[Mapping[str, float], Mapping[str, float]]]) -> None:
@@ -255,7 +253,6 @@ class Evidence:
         >>> evidence.assertions[0].message
         'consistent: mean 0'
         """
-        __tracebackhide__ = True
         index = len(self.assertions) + 1
         alpha = self.alpha / (index * (index + 1))
 
@@ -301,7 +298,6 @@ class Evidence:
         return f"{count}, {verdict} (chance of any false alarm at most {self.alpha:.2g})"
 
     def _assert(self, draw: Any, statistics: Mapping[str, Statistic], columns: int = 1) -> None:
-        __tracebackhide__ = True
         index = len(self.assertions) + 1
         alpha = self.alpha / (index * (index + 1))
         samples, used = () if callable(draw) else _checked(draw, None, columns), 0

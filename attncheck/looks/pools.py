@@ -323,11 +323,12 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
 def _text(pool: CasePool, outcome: Outcome) -> str:
     """Return a pool's common effect as text, with its interval and its expected value."""
     unit = (pool.results[0].summary or {}).get("unit", "")
-    label = {
-        "size": f"common factor between the compared sizes (null: {pool.check.null}):",
-        "shift": f"common shift in standard deviations (null: {pool.check.null}):",
-        "excess": f"normal score per case (null: {pool.check.null}):",
-        "deviation": f"common deviation of: {pool.check.reads}",
-    }.get(unit, pool.check.reads)
+    common = {
+        "size": "common factor between the compared sizes",
+        "shift": "common shift in standard deviations",
+        "excess": "normal score per case",
+    }.get(unit)
+    label = common or (f"common deviation of: {pool.check.reads}" if unit == "deviation" else pool.check.reads)
     numbers = f"{outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
-    return f"{label} {numbers}, {expected(outcome)}, pooled over {counted(outcome.count, 'case')}"
+    null = f" (null: {pool.check.null})" if common else ""
+    return f"{label} {numbers}, {expected(outcome)}, pooled over {counted(outcome.count, 'case')}{null}"
