@@ -31,7 +31,7 @@ def run(
     Parameters
     ----------
     profile
-        Sample sizes: smoke takes some ten seconds, default about a minute, thorough longer.
+        Sample sizes: smoke takes 10 to 30 seconds, default a minute or two, thorough longer.
     subject
         Simulator to test, MODULE:CALLABLE; default: ATTNCHECK_SUBJECT, else the built-in literal simulator.
     seed
