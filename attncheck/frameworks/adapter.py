@@ -28,9 +28,10 @@ _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 
 # Remedies shown when a user's function fails.
 _REMEDIES = {
     "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
-    "call": "check the width and the module, or pass call=lambda module, x: ...; "
+    "call": "check the width and the module, whose masks must follow the number of positions, "
+    "or pass call=lambda module, x: ...; "
     "for a whole model, or a module that needs other inputs than hidden states, pass the model and no width",
-    "model": "check the inputs of the model, or pass call=lambda model, ...: ...",
+    "model": "check the model and pass its inputs=, or pass call=lambda model, ...: ...",
     "build": "pass a function of the width that returns a new model",
     "inputs": "pass a function that returns arrays: inspect calls it without arguments, widths with (width, rng)",
     "optimizer": "pass a function of the module that returns an optimiser",

@@ -69,6 +69,13 @@ def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]
     return [members for _, members in groups]
 
 
+def labels_of(matrix: FloatArray, precision: float) -> tuple[int, ...]:
+    """Return one label per head of a matrix (rows, heads, d), numbered by first appearance; equal heads share one."""
+    groups = groups_of(matrix.swapaxes(0, 1), precision)
+    labels = {head: label for label, heads in enumerate(groups) for head in heads}
+    return tuple(labels[head] for head in range(len(labels)))
+
+
 def rounding(precision: float, terms: int) -> float:
     """Return the largest relative error of a sum of `terms` terms that rounding explains.
 

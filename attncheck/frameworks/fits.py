@@ -33,6 +33,8 @@ _FINE = 1e-4
 _FEWEST = 3
 # Masks that are recognised if hidden scores are replaced by a finite number instead of -inf.
 _FILLED = ("causal", "anticausal")
+# Relative tolerance within which dropout multiplies all weights that it keeps by one number.
+_KEPT = 1e-3
 
 
 def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
@@ -162,6 +164,32 @@ def _with_sinks(
     rest = np.maximum(1 - sums, 0.0)
     sinks = np.average(np.log(np.maximum(rest, 1e-300) / sums) + total, axis=(0, 2), weights=rest**2)
     yield dataclasses.replace(plain, factor=factor, sinks=tuple(map(float, sinks)))
+
+
+def undropped(weights: FloatArray, products: FloatArray) -> tuple[float, FloatArray] | None:
+    """Return the rate of dropout after a softmax, and the weights before it; None if weights show no dropout.
+
+    With dropout at rate p, weights are 0 with probability p, and divided by 1 - p otherwise. Both arrays have the shape
+    (batch, heads, positions, keys); `products` are q·k.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> products, kept = rng.standard_normal((3, 2, 5, 5)), rng.random((3, 2, 5, 5)) > 0.25
+    >>> rate, before = undropped(Formula(mask="causal").weights(products) * kept / 0.75, products)
+    >>> round(rate, 6), bool(np.allclose(before, Formula(mask="causal").weights(products)))
+    (0.25, True)
+    """
+    kept = weights > _NOTHING
+    p, logs = (centred(a, kept, -1) * kept for a in (products, np.log(np.where(kept, weights, 1.0))))
+    factor = float(np.sum(p * logs)) / max(float(np.sum(p**2)), 1e-300)
+    for mask in ("none", "causal"):
+        before = Formula(mask=mask, factor=factor).weights(products)
+        ratios = weights[kept] / np.maximum(before[kept], 1e-300)
+        ratio = float(np.median(ratios)) if kept.any() else 0.0
+        if ratio > 1.0 + _KEPT and np.abs(ratios / ratio - 1.0).max() <= _KEPT:
+            return 1.0 - 1.0 / ratio, np.where(kept, weights / ratio, before)
+    return None
 
 
 def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterator[Formula]:

@@ -85,6 +85,24 @@ class Linen(Flax):
             init = nn.init(self.apply, self._module)
             return self._module.bind(in_words(self.fields[1], init, jax.random.PRNGKey(seed), *args, **kwargs))
 
+    def tokens(self, module: Any) -> int | None:
+        """Return the vocabulary size of the first embedding that a call on token ids reaches, or None without one."""
+        return self._vocabulary
+
+    @functools.cached_property
+    def _vocabulary(self) -> int | None:
+        sizes: list[int] = []
+
+        def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            sizes.extend([context.module.num_embeddings] if isinstance(context.module, nn.Embed) else [])
+            return method(*args, **kwargs)
+
+        # Other models fail on token ids; some fail on two of them, but after the embedding.
+        with nn.intercept_methods(intercept), contextlib.suppress(Exception):
+            ids = jax.ShapeDtypeStruct((1, 2), "int32")
+            jax.eval_shape(nn.init(self.apply, self._module), jax.random.PRNGKey(0), ids)
+        return sizes[0] if sizes else None
+
     @contextlib.contextmanager
     def traced(self, trace: Trace, model: Any) -> Iterator[None]:
         """Report the calls of all modules, and all softmaxes, to the trace."""
@@ -159,6 +177,11 @@ class NNX(Flax):
         """Return a model's modules by name."""
         nodes = ((_dotted(path), node) for path, node in nnx.iter_graph(model))
         return {name: node for name, node in nodes if isinstance(node, nnx.Module)}
+
+    def tokens(self, module: Any) -> int | None:
+        """Return the vocabulary size of the first embedding, or None without one."""
+        embeddings = (part for part in self.modules(module).values() if isinstance(part, nnx.Embed))
+        return next((embedding.num_embeddings for embedding in embeddings), None)
 
     def stored(self, model: Any) -> Iterator[Parameter]:
         """Yield the parameters of a model."""

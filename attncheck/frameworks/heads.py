@@ -11,7 +11,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of
+from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of, labels_of
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import Note, wrong
@@ -39,12 +39,15 @@ def about_heads(
     """
     if doubled := _doubled(draws_by_role["query"][0], precision):
         yield Note("several heads have the same queries and keys, as if the values of one head were split")
+    if unlike := {"key", "value"} <= {*roles} and _unlike_groups(draws_by_role["key"][0], precision):
+        yield wrong(unlike)
     for role in roles:
         draws = draws_by_role[role]
         heads = list(range(draws[0].query.shape[1]))
         if role in ("key", "value"):
             heads = [head for head in distinct if head < draws[0][role].shape[1]]
-        notes = [] if doubled and role != "output" else list(_of_heads(draws, role, heads, precision))
+        explained = (doubled and role != "output") or (unlike and role in ("key", "value"))
+        notes = [] if explained else list(_of_heads(draws, role, heads, precision))
         yield from notes
         yield from _of_lines(draws, role, heads, precision, bool(notes))
 
@@ -59,6 +62,14 @@ def _doubled(first: Effective, precision: float) -> bool:
         return False
     pairs = [(h, g) for h in range(len(q)) for g in range(h) if agree(q[g], q[h], precision)]
     return bool(pairs) and all(agree(k[g], k[h], precision) and not agree(v[g], v[h], precision) for h, g in pairs)
+
+
+def _unlike_groups(first: Effective, precision: float) -> str:
+    """Return a text on heads that share keys with other heads than values, if there are any."""
+    keys, values = (labels_of(first[role], precision) for role in ("key", "value"))
+    if keys == values or any(len(labels) == len(set(labels)) for labels in (keys, values)):
+        return ""
+    return f"heads share keys as {', '.join(map(str, keys))}, but values as {', '.join(map(str, values))}"
 
 
 def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:

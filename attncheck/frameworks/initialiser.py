@@ -12,7 +12,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.names import grouped, indices, name_of, pattern_of
 from attncheck._lib.text import first_few, listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of
+from attncheck.frameworks.effective import ROLES, Effective, agree, groups_of, labels_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import ASKS, WRONG, Note, asks, wrong
 from attncheck.frameworks.weights_notes import tiled_heads
@@ -67,9 +67,7 @@ def kv_labels(first: Effective, unknown: Collection[str], precision: float) -> t
     """
     # Values may have a different head dimension from keys.
     known = [first[role] for role in ("key", "value") if role not in unknown] or [first.key, first.value]
-    groups = groups_of(np.concatenate(known, axis=2).swapaxes(0, 1), precision)
-    labels = {head: label for label, heads in enumerate(groups) for head in heads}
-    return tuple(labels[head] for head in range(len(labels)))
+    return labels_of(np.concatenate(known, axis=2), precision)
 
 
 def matrix_of(
@@ -97,9 +95,8 @@ def matrix_of(
     known = laws.conventions(fan_in, flat.shape[1], packed, 0 if role == "output" else first.shape[2])
     biases = np.concatenate([np.ravel(draw.biases[role]) for draw in draws])
     bias_std = float(np.sqrt(np.mean(biases**2) * fan_in))
-    return MatrixStatistics(
-        SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, law_names, bias_std, laws.known_by(scale, known)
-    )
+    known_names = laws.known_by(scale, known, law_names)
+    return MatrixStatistics(SYMBOLS[role], fan_in, scale.std, scale.low, scale.high, law_names, bias_std, known_names)
 
 
 def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
@@ -185,9 +182,18 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
         yield Note(text, ASKS if zero else WRONG, declared)
 
 
-def unlike_scores(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
-    """Ask whether W_Q and W_K should differ, if their standard deviations match different conventional scales."""
-    of_scores = [weights[role] for role in ("query", "key") if role in weights and weights[role].known]
+def unusual_scales(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
+    """Ask about matrices whose scale is that of a mistaken fan-in only, and whether W_Q and W_K should differ.
+
+    W_Q and W_K differ if their standard deviations match different conventional scales.
+    """
+    mistaken = [role for role, matrix in weights.items() if matrix.known and {*matrix.known} <= {*laws.MISTAKEN}]
+    for known, roles in grouped(mistaken, lambda role: weights[role].known).items():
+        which = listed(SYMBOLS[role] for role in roles)
+        text = f"{which}: standard deviation {weights[roles[0]].std:.3g}/√fan-in, as {known[0]}"
+        yield asks(text, *(f"{role}_std" for role in roles))
+    others = [role for role in ("query", "key") if role in weights and role not in mistaken]
+    of_scores = [weights[role] for role in others if weights[role].known]
     if len(of_scores) == 2 and not {*of_scores[0].known} & {*of_scores[1].known}:
         stds = (f"{m.std:.3g}/√fan-in, as {m.known[0]}" for m in of_scores)
         yield asks(f"W_Q and W_K have different standard deviations: {'; '.join(stds)}", "query_std", "key_std")
@@ -212,7 +218,8 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
     for i, draw in enumerate(rest):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]
         if i == 0 and len(same) == len(roles) > 1:
-            return [wrong("all weights are the same in every draw: make returns the same module")]
+            cause = "make returns the same module, or its initialisers have seeds of their own"
+            return [wrong(f"all weights are the same in every draw: {cause}")]
         if i == 0 and same:
             text = "is the same in every draw: this initialiser does not draw it"
             return [wrong(f"{SYMBOLS[r]} {text}") for r in same]

@@ -29,7 +29,7 @@ from attncheck.frameworks.initialiser import (
     repeated,
     same_layers,
     same_parameters,
-    unlike_scores,
+    unusual_scales,
 )
 from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
@@ -155,7 +155,7 @@ def inspected(adapter: Adapter, width: int, draws: int, seed: int, calls_module:
         *repeated(read, roles, distinct, precision),
         *order_of_groups([labels[head] for head in order]),
         *constant(first, roles, parameters),
-        *unlike_scores(weights),
+        *unusual_scales(weights),
         *([about_maps(probe.maps, probe.by_maps)] if probe.by_maps else []),
         *about_heads(by_role, roles, distinct, precision),
         *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),

@@ -59,6 +59,12 @@ LAWS = (
     Law("truncated normal", _truncated, 0.254),
 )
 ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
+_TRUNCATED = LAWS[2].name
+#: Names of scales of an initialiser that takes another number for the fan-in; JAX's do so for (width, heads, head_dim).
+MISTAKEN = (
+    "1/head_dim (fan_in taken to be head_dim)",
+    "1/(heads fan_in) (fan_in taken to be heads fan_in)",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +259,7 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
     """Return conventional scales, as pairs of a name and std·√fan_in.
 
     `packed` is the total number of columns of queries, keys and values; `head_dim` is the size of the axis within a
-    head, which an initialiser may mistake for the fan-in. If one of them is 0, the convention that uses it is omitted.
+    head, which an initialiser may mistake for the fan-in. If one of them is 0, conventions that use it are omitted.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [
@@ -265,20 +271,29 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
     if packed:
         joint = math.sqrt(2 * fan_in / (fan_in + packed))
         known.append(("2/(fan_in + 3 fan_in) (xavier over packed q, k, v)", joint))
+        known.append(("2/(fan_in + 2 fan_in) (xavier over two packed)", math.sqrt(2 * fan_in / (fan_in + 2 * fan_out))))
     if head_dim not in (0, fan_in):
-        known.append(("1/head_dim (fan_in taken to be head_dim)", math.sqrt(fan_in / head_dim)))
+        known.append((MISTAKEN[0], math.sqrt(fan_in / head_dim)))
+    if head_dim not in (0, fan_out):
+        known.append((MISTAKEN[1], math.sqrt(head_dim / fan_out)))
     known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
     return tuple(known)
 
 
-def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]]) -> tuple[str, ...]:
+def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]], laws: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of conventional scales that lie in the interval of an estimate.
 
-    `known` lists these scales as pairs of a name and a number.
+    `known` lists these scales as pairs of a name and a number. A scale may be multiplied by the standard deviation that
+    truncation leaves if `laws`, the possible laws of the entries, contains the truncated normal one.
 
     Examples
     --------
     >>> known_by(ScaleEstimate(0.708, 0.70, 0.72), conventions(64, 64, 192))
     ('2/(fan_in + 3 fan_in) (xavier over packed q, k, v)',)
+    >>> known_by(ScaleEstimate(0.88, 0.87, 0.89), conventions(64, 64, 192), ["truncated normal"])
+    ('1/fan_in (lecun) before truncation',)
     """
-    return tuple(name for name, std in known if scale.holds(std))
+    names = tuple(name for name, std in known if scale.holds(std))
+    if names or _TRUNCATED not in laws:
+        return names
+    return tuple(f"{name} before truncation" for name, std in known if scale.holds(_CUT * std))

@@ -47,7 +47,7 @@ class ModelsAtWidths:
 
     def make(self, width: int, seed: int) -> ModelAtWidth:
         """Return a model of this width with inputs."""
-        new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "call"))
+        new = self.kind(functools.partial(self.build, width), self.call, fields=("build", "model"))
         adapter = self._adapters.setdefault(width, new)  # models of one width share compiled functions
 
         adapter.inputs = lambda module: (self.drawn(width, stream(seed, "inputs", width), adapter.tokens(module)), {})

@@ -21,7 +21,7 @@ from attncheck.frameworks.effective import (
     normed,
     rounding,
 )
-from attncheck.frameworks.fits import formula_of
+from attncheck.frameworks.fits import formula_of, undropped
 from attncheck.frameworks.forward import AMONG_HEADS, OTHER, REPEATED, TILED, Formula, Forward, names_of, scales, spread
 from attncheck.frameworks.layer_parts import parts_of
 from attncheck.frameworks.trace import Trace
@@ -180,14 +180,18 @@ class Probe:
     def derivation(self, call: AttentionCall) -> str:
         """Return a text on how weights of an unknown formula derive from a known one, or an empty string.
 
-        They may result from a second softmax, or from weights of a known formula whose rows are rescaled.
+        They may result from a second softmax, from dropout, or from weights of a known formula whose rows are rescaled.
         """
         sums = call.weights.sum(-1, keepdims=True)
+        products = call.query @ spread(call.key, call.query.shape[1], REPEATED).swapaxes(-1, -2)
         if np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
             text = "softmax is applied twice; the first time, the weights are"
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.log(call.weights)
                 weights = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
+        elif dropped := undropped(call.weights, products):
+            rate, weights = dropped
+            text = f"every call drops the same attention weights, at rate {rate:.2g}; before that, they are"
         else:
             ends = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (sums.min(), sums.max())))
             text = f"rows of the attention weights sum to {ends}, and not to 1; divided by these, they are"

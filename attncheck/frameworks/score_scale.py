@@ -88,7 +88,7 @@ def _whole_root(factor: float) -> int:
 
 def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:
     """Report scores so large that attention is nearly one-hot."""
-    if not {"query", "key"} <= weights.keys() or not math.isfinite(forward.factor):
+    if not {"query", "key"} <= weights.keys() or not forward.known:
         return
     std = weights["query"].std * weights["key"].std * abs(forward.factor) * head_dim**0.5
     if std > _LARGE:

@@ -83,7 +83,9 @@ def _about_map(forward: Forward) -> Iterator[Note]:
 
 
 def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> Iterator[Note]:
-    support = _visible(forward, formula, length)
+    support, inverted = _visible(forward, formula, length), forward.mask == BACKWARD[1]
+    if inverted:
+        yield wrong("the causal mask is inverted: positions see only later ones, and not themselves")
     yield from _about_hidden(support)
     differ = formula.shown is not None and formula.shown.ndim == 3
     if formula.shown is not None and differ:
@@ -98,10 +100,10 @@ def _about_mask(forward: Forward, formula: Formula, length: int, maps: int) -> I
         yield asks("positions see only earlier ones, and not themselves: is the causal mask off by one?", "mask")
     elif later := _past_a_gap(support):
         yield wrong(f"the mask is causal, except that {first_few(f'position {i} sees {j}' for i, j in later)}")
-    elif forward.mask in BACKWARD:
+    elif forward.mask == BACKWARD[0]:
         text = f"the mask is {forward.mask}, so that positions see later ones and no earlier ones: is it transposed?"
         yield asks(text, "mask")
-    elif forward.mask not in ("none", "causal"):
+    elif forward.mask not in ("none", "causal") and not inverted:
         yield Note(f"the mask is neither none nor causal: {forward.mask}")
 
 

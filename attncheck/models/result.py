@@ -221,6 +221,10 @@ class ModelInspection(PrintedInspection):
     @property
     def examined(self) -> str:
         """The part that the verdict covers, as text; empty if it covers everything."""
+        unmeasured = {result.reason for result in self.duties if result.outcome == NOT_EXAMINED}
+        if len(unmeasured) == 1 and all(result.reason for result in self.duties):
+            where = "those that were read" if self.refused else "attention and parameters"
+            return f" in {where}; other properties were not examined ({unmeasured.pop()})"
         return " in those that were read" if self.refused else ""
 
     @property

@@ -17,7 +17,7 @@ from tests.refusals import refused
 from .numpy_layers import CAUSAL, Array, Plain, softmax
 from .rows import inspected
 
-STDS = {"query": 0.5, "key": 0.7, "value": 1.5, "output": 2.0}
+STDS = {"query": 0.6, "key": 0.9, "value": 1.5, "output": 2.0}
 STD = STDS["query"] / 64**0.5
 
 
@@ -134,7 +134,7 @@ def test_what_holds_may_be_required(result: ac.Inspection) -> None:
         ("rotary", "positions is 'none', not 'rotary'"),
         (f"query=uniform({STD})", "W_Q: the law is normal, not uniform"),
         (f"query=normal({2 * STD})", "W_Q: std"),
-        ({"query_std": 9.0, "mask": "none", "key_std": 0.7}, r"^[^\n]*W_Q[^\n]*\n[^\n]*mask[^\n]*$"),
+        ({"query_std": 9.0, "mask": "none", "key_std": 0.9}, r"^[^\n]*W_Q[^\n]*\n[^\n]*mask[^\n]*$"),
     ],
 )
 def test_what_does_not_hold_is_reported_with_its_number(result: ac.Inspection, expected: Any, message: str) -> None:

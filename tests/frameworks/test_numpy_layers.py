@@ -76,6 +76,10 @@ def gated(p: Array) -> Array:
     return np.asarray(softmax(p + 0.5 * np.sin(p)) / (1 + np.exp(-p.mean(-1, keepdims=True))))
 
 
+def dropped(p: Array) -> Array:
+    return softmax(p) * (np.random.default_rng(0).random(p.shape) > 0.25) / 0.75
+
+
 def finite(a: Array) -> Array:
     """Return NaN for more than 20 positions."""
     return a * np.nan if a.shape[-2] > 20 else a
@@ -136,7 +140,7 @@ WINDOW = "note: the mask is neither none nor causal: "
 LATER = ", so that positions see later ones and no earlier ones: is it transposed?"
 NOTHING, UNSEEN = "wrong: position {} attends to nothing, of 0 to 6", "note: nothing attends to position {}, of 0 to 6"
 STRICT = NOTHING.format(0), UNSEEN.format(6), WINDOW + "strictly causal"
-TURNED = NOTHING.format(6), UNSEEN.format(0), "asks: the mask is strictly anticausal" + LATER
+TURNED = "wrong: the causal mask is inverted", NOTHING.format(6), UNSEEN.format(0)
 NAN = "wrong: outputs are NaN or infinite at positions {}"
 LEAK = "wrong: position i sees i + 1: the causal mask is off by one"
 UNKNOWN, BATCH = (
@@ -149,7 +153,8 @@ SHORT = "asks: the mask is causal at 7 positions, and not at 65: is it too short
 EARLIER = "asks: positions see only earlier ones, and not themselves: is the causal mask off by one?"
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
-COPIES = "wrong: W_K is the same in heads 0 and 2, and in heads 1 and 3", "wrong: W_V is the same in heads 0 and 1, and"
+DROPPED = "wrong: every call drops the same attention weights, at rate 0.25; before that, they are softmax, causal mask"
+UNLIKE = "wrong: heads share keys as 0, 1, 0, 1, but values as 0, 0, 1, 1"
 SLOPES = "asks: slopes by distance are 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 NO_TABLE = "a bias of scores that is neither by slopes nor a random table"
 BIASED = {"refusal": NO_TABLE, "optional_parts": NO_TABLE}
@@ -168,6 +173,8 @@ NORMAL = {"require": UNITS | {"query_law": "normal", "value_law": "normal"}}
 LAYER_NORM = "note: the inputs are normalised before attention: layer norm"
 RMS_NORM = "note: the inputs are normalised before attention: RMS norm"
 UNDRAWN = ": this initialiser does not draw it"
+FANS = "asks: W_Q and W_K: standard deviation 0.5 ... as 1/(heads fan_in)"
+SAME = "make returns the same module, or its initialisers have seeds of their own"
 FIXED_HEAD = "wrong: W_V is the same in every draw in head 0" + UNDRAWN
 
 FORWARD = [
@@ -222,6 +229,7 @@ FORWARD = [
         )
     ),
     layer("sine", UNKNOWN, mapped=lambda p: softmax(np.sin(3 * p) * 3), known=False, refusal=NO_LAYER),
+    layer("dropped", DROPPED, masked=CAUSAL, mapped=dropped, known=False),
     layer("gates and sinks", UNKNOWN, mapped=gated, known=False),
     layer("NaN", "wrong: all attention weights are NaN or infinite", mapped=lambda p: p * np.nan, known=False),
     layer("batch", "wrong: softmax over an axis that is neither", BATCH, mapped=lambda p: softmax(p, 0), known=False),
@@ -246,7 +254,7 @@ FORWARD = [
     layer("tiled", TILED, kv=2, spread=lambda a, times: tiled(a)),
     layer("tiled before", TILED, kv=2, before=lambda q, k, v: (q, tiled(k), tiled(v)), require={"kv_heads": 2}),
     layer("repeated", kv=2, before=lambda q, k, v: (q, repeated(k), repeated(v)), require={"kv_heads": 2}),
-    layer("keys tiled", *COPIES, kv=2, before=lambda q, k, v: (q, tiled(k), repeated(v))),
+    layer("keys tiled", UNLIKE, kv=2, before=lambda q, k, v: (q, tiled(k), repeated(v))),
     layer("other keys", NO_KEYS, UNKNOWN, BATCH, before=lambda q, k, v: (q, k[::-1], v), matrices="QVO", known=False),
     # Inputs and outputs
     layer("layer norm", LAYER_NORM, BYPASS, normed=layer_norm, after=lambda y, x: y + x, **NORMAL),
@@ -270,7 +278,8 @@ FORWARD = [
             ("keys and outputs", {"before": lambda q, k, v: (q, finite(k), v)}),
         )
     ),
-    # Constant matrices
+    # Scales of matrices, and constant ones
+    layer("heads in the fan-in", FANS, stds={"query": 0.5, "key": 0.5}),
     matrix("constant", "query", lambda m: np.full((64, 64), 0.125), "wrong: every entry of W_Q is 0.125" + UNDRAWN),
     layer("keys", "asks: every entry of W_K is 0" + UNDRAWN, stds={"key": 0}, masked=CAUSAL, mask="causal", scale=...),
 ]
@@ -388,7 +397,7 @@ def test_known_scales_are_named(role: str, std: float, name: str) -> None:
 @pytest.mark.parametrize(
     ("seeds", "note"),
     [
-        (1, "all weights are the same in every draw: make returns the same module"),
+        (1, f"all weights are the same in every draw: {SAME}"),
         (3, "draw 3 repeats the W_Q, W_K, W_V, W_O of draw 0: draws are not independent"),
     ],
 )

@@ -292,7 +292,7 @@ def sgd(module: Any) -> Any:
 @pytest.mark.parametrize(
     ("build", "options", "message"),
     [
-        (lambda width: nn.Linear(7, 7), {}, "call: failed with RuntimeError"),
+        (lambda width: nn.Linear(7, 7), {}, "model: failed with RuntimeError"),
         (lambda width: 1 / 0, {}, "build: failed with ZeroDivisionError"),
         (Broken, {"inputs": lambda width, rng: "text"}, "inputs='str.*': must hold numbers"),
         (Broken, {"call": lambda module, x: 3}, "call=3: returned no array of real numbers"),
