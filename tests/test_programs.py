@@ -1,10 +1,13 @@
-"""Programs: examples, cases, random ones, subjects and runs; `simulators/test_draws.py` compares their methods."""
+"""Programs: examples, cases and their keys, random ones, subjects and runs; test_draws.py compares their methods."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import importlib.util
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import attncheck as ac
 from attncheck._lib.workers import InProcess
@@ -19,11 +23,14 @@ from attncheck.checks.programs.residuals import conditioned_sides
 from attncheck.checks.registry import PROGRAM_PROPERTIES
 from attncheck.commands.replaying import replay_result
 from attncheck.diagnosis.messages import explain
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, read_case
-from attncheck.layers.program import LinearCombination, Output, ProgramCase, Score
+from attncheck.layers.program import Coordinatewise, LinearCombination, Output, Program, ProgramCase, Score
 from attncheck.layers.program.coverage import CoverageKind
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
+from attncheck.looks.domains import fixed_programs
+from attncheck.looks.examples import draw_examples
 from attncheck.looks.item import Item
 from attncheck.programs import (
     EXAMPLES,
@@ -37,10 +44,11 @@ from attncheck.report.page import render_report
 from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
-from attncheck.strategies import programs
+from attncheck.strategies import layers, program_cases, programs
 from attncheck.subject import Subject
 from attncheck.theory.limits.programs import limit_of_program
 from tests.refusals import refused
+from tests.stack_strategy import stacks
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -59,8 +67,8 @@ def test_sizes() -> None:
     assert ac.simulate(cross_attention(queries=3, keys=1).at(3), 2).scores.shape == (2, 3)
     assert ac.simulate(grouped_query_attention(6, 3, 2).at(3), 2).scores.shape == (2, 24)
     for name in ("perceptron", "recurrent", "residual_attention", "gated_attention"):
-        with pytest.raises(ac.InputError, match="=0: must be at least 1; pass a size"):
-            EXAMPLES[name](0)  # type: ignore[call-arg]  # all take a size first, but `EXAMPLES` says none
+        write: Any = EXAMPLES[name]  # takes a size first
+        refused(functools.partial(write, 0), "=0: must be at least 1; pass a size")
 
 
 def test_softmax_weights_add_up_and_gates_do_not() -> None:
@@ -68,8 +76,8 @@ def test_softmax_weights_add_up_and_gates_do_not() -> None:
     np.testing.assert_array_equal(softmax_mix(value, -value, high, low), value)
     np.testing.assert_array_equal(sigmoid_mix(value, value, high, high), 2.0 * value)
     for count in (0, 3):
-        with pytest.raises(ac.InputError, match=f"lines={count}: must hold as many values as scores"):
-            softmax_mix(*[np.ones((2, 2))] * count)
+        lines = [np.ones((2, 2))] * count
+        refused(functools.partial(softmax_mix, *lines), f"lines={count}: must hold as many values as scores")
 
 
 Arrays = dict[str, Any]
@@ -98,12 +106,6 @@ def over_n(program: ac.Program, width: int, size: int, rng: np.random.Generator)
     return {"outputs": draws.outputs, "scores": draws.scores / width**0.5}
 
 
-def test_cases_are_equal_where_they_read_the_same() -> None:
-    one, other = (recurrent(2).at(16) for _ in range(2))
-    assert one == other
-    assert len({one, other, recurrent(2).at(8), recurrent(3).at(16)}) == 3
-
-
 @pytest.mark.parametrize("write", EXAMPLES.values(), ids=EXAMPLES)
 def test_cases_come_back_from_built_in_types(write: Callable[[], ac.Program]) -> None:
     case = ProgramCase.of(write(), RATE_WIDTHS)
@@ -116,8 +118,7 @@ def test_cases_come_back_from_built_in_types(write: Callable[[], ac.Program]) ->
 def test_widths_are_sorted_and_checked() -> None:
     assert ProgramCase.of(recurrent(), (128, 32)).widths == (32, 128)
     for widths, said in (((), "must not be empty"), ((0,), "must be at least 1"), ((2.5,), "must be a whole")):
-        with pytest.raises(ac.InputError, match=said):
-            ProgramCase.of(recurrent(), widths)  # type: ignore[arg-type]  # what a person may pass
+        refused(functools.partial(ProgramCase.of, recurrent(), widths), said)  # type: ignore[arg-type]  # as people do
 
 
 # Programs are slow to draw: busy machines must not fail the deadline.
@@ -144,8 +145,7 @@ def test_bounds_of_random_programs() -> None:
     def four(program: ac.Program) -> None:
         raise AssertionError("there are none")
 
-    with pytest.raises(ac.InputError, match="min_scores=4: is more than any program has"):
-        four()
+    refused(four, "min_scores=4: is more than any program has")
 
 
 def test_a_default_run_covers_what_the_theorem_allows() -> None:
@@ -200,8 +200,8 @@ def test_subjects_that_ignore_the_generator_are_refused() -> None:
     def stuck(program: ac.Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
         return over_n(program, width, size, np.random.default_rng(0))
 
-    with pytest.raises(ac.InputError, match="two different generators gave the same outputs"):
-        ac.check(stuck, recurrent(2), properties="corollary2", profile="smoke")
+    check = functools.partial(ac.check, stuck, recurrent(2), properties="corollary2", profile="smoke")
+    refused(check, "two different generators gave the same outputs")
 
 
 def unnamed() -> ac.Program:
@@ -317,3 +317,76 @@ def test_deep_programs_cost_no_more_than_their_lines() -> None:
     assert repr(state) == f"<Nonlin {state.name}>"
     law = ac.limit(program)
     assert 0.0 < law.second(state, state) == law.second(state, state.name) < 1.0
+
+
+# Keys depend on what is described, not on modules, addresses or literals --------------------------
+
+
+def test_a_field_that_comes_later_changes_no_key() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Later(AttentionLayer):
+        dropout: float = 0.0
+
+    layer = AttentionLayer(width=8, mask="causal")
+    assert Later(width=8, mask="causal").key == layer.key
+    assert Later(width=8, mask="causal", dropout=0.1).key != layer.key
+    assert layer.replace(mask="none").key != layer.key
+
+
+def test_no_module_is_named_in_what_programs_are_known_by() -> None:
+    drawn = draw_examples(program_cases(RATE_WIDTHS, min_scores=1), 12, 0, "identity")
+    for case in (*fixed_programs("fact1"), *drawn):
+        text = json.dumps(case.to_dict())
+        assert "attncheck" not in text
+        assert "path" not in text
+        assert type(case).from_dict(json.loads(text)) == case
+
+
+def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn() -> list[str]:
+        cases = [
+            *draw_examples(layers(), 20, 3, "literals"),
+            *draw_examples(program_cases(EXACT_WIDTHS), 10, 3, "literals"),
+            *draw_examples(stacks(max_entries=500), 5, 3, "literals"),
+        ]
+        numbers = st.lists(st.integers() | st.floats(), min_size=20).map(tuple)
+        return [*(case.key for case in cases), *map(repr, draw_examples(numbers, 20, 3, "literals"))]
+
+    before = drawn()
+    file = tmp_path / "local_literals.py"
+    file.write_text("# A comment.\nA, B, C = 12345, 0.7071, [104729, 1.618]\n", "utf-8")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)
+    spec.loader.exec_module(module)
+    assert drawn() == before
+
+
+def of_function(function: Coordinatewise) -> ProgramCase:
+    program = Program()
+    program.nonlin(function, program.initial("h"))
+    return program.at(8)
+
+
+def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
+    one, other = of_function(lambda x: np.tanh(x)), of_function(lambda x: np.tanh(0.01 * x))
+    assert one.key == other.key
+    assert one != other
+    assert one == one
+    assert of_function(np.tanh) == of_function(np.tanh)
+    run = Run.of(RunOptions(profile="smoke"))
+    refused(lambda: run.items_on("fact1", [one, other]), "differs from another one only in a function without a name")
+
+
+def test_no_address_in_memory_is_in_a_key() -> None:
+    @dataclasses.dataclass(repr=False)
+    class Scaled:
+        factor: float
+
+        def __call__(self, x: np.ndarray) -> np.ndarray:
+            return self.factor * x
+
+    assert of_function(Scaled(2.0)).key == of_function(Scaled(2.0)).key
+    assert of_function(functools.partial(Scaled(2.0))).key == of_function(functools.partial(Scaled(2.0))).key

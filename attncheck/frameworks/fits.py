@@ -186,7 +186,7 @@ def undropped(weights: FloatArray, products: FloatArray) -> tuple[float, FloatAr
     for mask in ("none", "causal"):
         before = Formula(mask=mask, factor=factor).weights(products)
         ratios = weights[kept] / np.maximum(before[kept], 1e-300)
-        ratio = float(np.median(ratios)) if kept.any() else 0.0
+        ratio = float(np.median(ratios)) if (before > _HARDLY).sum() > kept.sum() > 0 else 0.0
         if ratio > 1.0 + _KEPT and np.abs(ratios / ratio - 1.0).max() <= _KEPT:
             return 1.0 - 1.0 / ratio, np.where(kept, weights / ratio, before)
     return None

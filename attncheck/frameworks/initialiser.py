@@ -183,17 +183,21 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
 
 
 def unusual_scales(weights: Mapping[str, MatrixStatistics]) -> Iterator[Note]:
-    """Ask about matrices whose scale is that of a mistaken fan-in only, and whether W_Q and W_K should differ.
+    """Ask about a mistaken fan-in of W_Q, W_K and W_V, and whether W_Q and W_K should differ.
 
-    W_Q and W_K differ if their standard deviations match different conventional scales.
+    The fan-in is mistaken if the scale of each matrix is that of one mistake only. W_Q and W_K differ if their standard
+    deviations match different conventional scales.
     """
-    mistaken = [role for role, matrix in weights.items() if matrix.known and {*matrix.known} <= {*laws.MISTAKEN}]
-    for known, roles in grouped(mistaken, lambda role: weights[role].known).items():
-        which = listed(SYMBOLS[role] for role in roles)
-        text = f"{which}: standard deviation {weights[roles[0]].std:.3g}/√fan-in, as {known[0]}"
-        yield asks(text, *(f"{role}_std" for role in roles))
-    others = [role for role in ("query", "key") if role in weights and role not in mistaken]
-    of_scores = [weights[role] for role in others if weights[role].known]
+    inner = [role for role in ROLES if role in weights]
+    known = {*itertools.chain(*(weights[role].known or ("",) for role in inner))}
+    if len(inner) > 1 and len(known) == 1 and known <= {*laws.MISTAKEN}:
+        numbers = ", ".join(f"{weights[role].std:.3g}" for role in inner)
+        which = listed(SYMBOLS[role] for role in inner)
+        text = f"{which} have standard deviations {numbers} over √fan-in, as {known.pop()}"
+        yield asks(text, *(f"{role}_std" for role in inner))
+    # One matrix alone may match the last name by chance.
+    unknown = (), laws.MISTAKEN[1:]
+    of_scores = [weights[role] for role in ("query", "key") if role in weights and weights[role].known not in unknown]
     if len(of_scores) == 2 and not {*of_scores[0].known} & {*of_scores[1].known}:
         stds = (f"{m.std:.3g}/√fan-in, as {m.known[0]}" for m in of_scores)
         yield asks(f"W_Q and W_K have different standard deviations: {'; '.join(stds)}", "query_std", "key_std")

@@ -274,9 +274,9 @@ def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tu
         known.append(("2/(fan_in + 2 fan_in) (xavier over two packed)", math.sqrt(2 * fan_in / (fan_in + 2 * fan_out))))
     if head_dim not in (0, fan_in):
         known.append((MISTAKEN[0], math.sqrt(fan_in / head_dim)))
+    known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
     if head_dim not in (0, fan_out):
         known.append((MISTAKEN[1], math.sqrt(head_dim / fan_out)))
-    known.append(("0.02² (whatever the width)", 0.02 * math.sqrt(fan_in)))
     return tuple(known)
 
 
@@ -290,7 +290,7 @@ def known_by(scale: ScaleEstimate, known: Sequence[tuple[str, float]], laws: Seq
     --------
     >>> known_by(ScaleEstimate(0.708, 0.70, 0.72), conventions(64, 64, 192))
     ('2/(fan_in + 3 fan_in) (xavier over packed q, k, v)',)
-    >>> known_by(ScaleEstimate(0.88, 0.87, 0.89), conventions(64, 64, 192), ["truncated normal"])
+    >>> known_by(ScaleEstimate(0.88, 0.87, 0.89), conventions(64, 32, 0), ["truncated normal"])
     ('1/fan_in (lecun) before truncation',)
     """
     names = tuple(name for name, std in known if scale.holds(std))

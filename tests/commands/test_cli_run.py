@@ -126,15 +126,20 @@ def without_time(line: Line) -> Line:
 def test_run_and_pytest_write_the_same_record(
     folder: Path, shifted_run: Done, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a worker and none."""
+    """With a worker and none; pytest says what is wrong, and shows no code."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setattr(RunReport, "diagnose", lambda report, workers: None)
     monkeypatch.syspath_prepend(str(folder))
     options = ["--attncheck-profile", "smoke", "--attncheck-subject", "cli_subjects:shifted"]
-    options += ["--attncheck-record", "record.jsonl", "-n", "0", "-p", "no:cacheprovider"]
+    options += ["--attncheck-record", "record.jsonl", "-n", "0", "-rf", "-p", "no:cacheprovider"]
     tests = [str(ROOT / "properties" / f"test_{name}.py") for name in SOME]
     done = pytester.runpytest_inprocess("-q", *tests, *options)
-    assert done.ret == pytest.ExitCode.TESTS_FAILED, "\n".join(done.outlines)
+    text = "\n".join(done.outlines)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED, text
+    for words in ("VIOLATED: Draws are", "VIOLATED: cli_subjects:shifted", "observed: mean of the outputs 0."):
+        assert words in text
+    assert re.search(r"replay:   attncheck replay record\.jsonl \S+ --trust cli_subjects", text)
+    assert not re.search("Traceback|Flaky", text)
 
     def told(path: Path) -> list[bytes]:
         return sorted(msgspec.json.encode(without_time(line), order="sorted") for line in read(path))

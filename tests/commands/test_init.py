@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 
@@ -97,15 +96,8 @@ def test_programs_have_no_framework(framework: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("_no_simulator")
 def test_the_files_work_unchanged(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the current folder; the test passes, and the first run and the gate count the same plan."""
+    """In the current folder; the test passes. tests/slow runs the workflow."""
     assert main(["init"]) == ExitCode.CONSISTENT
     assert files_in(pytester.path) == sorted(FILES["numpy"])
     assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-    capsys.readouterr()
-    run = ["run", "--subject", "simulator:simulate", "--profile", "smoke", "--only", "scores", "--workers", "0"]
-    assert main([*run, "--record", "run.jsonl"]) == ExitCode.CONSISTENT
-    assert main(["gate", "run.jsonl", "--baseline", "base.jsonl"]) == ExitCode.INCOMPLETE
-    counts = re.findall(r"\w+ of \w+ planned results examined", capsys.readouterr().out)
-    assert len(counts) == 2
-    assert len(set(counts)) == 1

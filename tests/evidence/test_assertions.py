@@ -12,7 +12,7 @@ import scipy
 from attncheck._lib.arrays import FloatArray
 from attncheck.evidence import Count, Evidence
 
-from .families import bounds
+from .test_families import bounds
 
 Assertion = Callable[[Evidence, Any], None]
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncheck._lib.errors import InputError
+from attncheck._lib.arrays import IntArray
 from attncheck._lib.streams import stream
 from attncheck.evidence import exchange
 from attncheck.evidence.exchange import Calls, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
+from attncheck.evidence.plot_data import QUANTILES, read_plot, two_sample_band, uniform_band
 from attncheck.evidence.ranks import cells_of
 from attncheck.evidence.summaries import NormalScore
 from attncheck.looks.look import join
+from attncheck.records.schema import Result, run_digest
+from tests.refusals import refused
 
-from .families import CASES, Data, FastCalls, bounds, marks
+from .test_families import CASES, Data, FastCalls, bounds, marks
 
 #: Families that condense draws to cells, and to ranks among the first draws; the others use sums.
 CELLS = ("uniform", "uniform, allowance", "two samples", "two logarithms", "two rounded")
@@ -133,5 +139,54 @@ def test_too_little_is_no_outcome_and_a_bad_number_is_refused() -> None:
     assert TwoSample().condensed(np.ones(3), np.arange(500.0)).outcome() == TwoSample().nothing()
     assert Smooth(1).condensed(np.full(100, 0.5)).outcome() == Smooth(1).nothing()
     assert Association().condensed(np.ones(500), np.zeros(500)).outcome().count == 0
-    with pytest.raises(InputError, match="noise=nan"):
-        Association().condensed(np.ones(500), np.ones(500)).add(np.full(500, np.nan), np.ones(500))
+    data = Association().condensed(np.ones(500), np.ones(500))
+    refused(lambda: data.add(np.full(500, np.nan), np.ones(500)), "noise=nan")
+
+
+# Bands have at least the stated coverage at any size, and are not much wider; plots are small -----
+
+
+RNG = np.random.default_rng(31)
+SAMPLES = 40_000
+# Of a simulated coverage of 99%: exceeded less than once in 10,000 times.
+ERROR = 4.0 * np.sqrt(0.01 * 0.99 / SAMPLES)
+
+
+def coverage(below: IntArray, band: tuple[IntArray, IntArray]) -> float:
+    """Return the coverage of a band by rows of shape (samples, points)."""
+    return float(np.mean(np.all((band[0] <= below) & (below <= band[1]), axis=1)))
+
+
+def two_samples(ours: int, theirs: int) -> tuple[IntArray, tuple[IntArray, IntArray]]:
+    both = ours + theirs
+    pooled = np.unique(np.clip(np.round(QUANTILES * both).astype(int), 1, both - 1))
+    below, remaining = np.zeros((SAMPLES, len(pooled)), dtype=int), np.full(SAMPLES, ours)
+    for index, (before, rank) in enumerate(itertools.pairwise([0, *pooled])):
+        remaining -= RNG.hypergeometric(remaining, both - before - remaining, rank - before)
+        below[:, index] = ours - remaining
+    return below, two_sample_band(ours, theirs, tuple(pooled.tolist()))
+
+
+@pytest.mark.parametrize("counts", [(50,), (500,), (20_000,), (50, 200), (500, 500), (20_000, 5_000)])
+def test_samples_stay_within_the_whole_band_with_99_percent(counts: tuple[int, ...]) -> None:
+    if len(counts) == 1:
+        steps = RNG.multinomial(*counts, np.diff(QUANTILES, prepend=0.0, append=1.0), size=SAMPLES)
+        below, band = np.cumsum(steps, axis=1)[:, :-1], uniform_band(*counts)
+    else:
+        below, band = two_samples(*counts)
+    # Points that are close keep and leave the band together, and counts are whole.
+    assert 0.99 - ERROR < coverage(below, band) < 0.999
+
+
+def test_plots_are_small_and_plain_and_have_no_say_in_equality_and_digest() -> None:
+    uniform = Uniform().test(RNG.random(9999))
+    two = [TwoSample().test(RNG.random(size), RNG.random(other)) for size, other in ((50, 50), (2000, 8000))]
+    for outcome, most in zip((uniform, *two), (600, 600, 700), strict=True):
+        plot = msgspec.to_builtins(outcome.plot)
+        assert json.loads(json.dumps(plot)) == plot
+        assert read_plot(plot) == outcome.plot
+        assert len(msgspec.json.encode(plot)) < most
+    assert hash(uniform) == hash(uniform)
+    fields = {name: None for name in Result.__struct_fields__}
+    result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]  # mixed values
+    assert run_digest([result]) == run_digest([msgspec.structs.replace(result, plot={"kind": "counts"})])

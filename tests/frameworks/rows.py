@@ -50,25 +50,17 @@ class Row:
     make: Any
     notes: tuple[str, ...]
     forward: dict[str, Any]
-    matrices: str
-    require: Mapping[str, Any]
-    refusal: str
-    options: dict[str, Any]
-    bound: float
+    matrices: str = "QKVO"
+    require: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    refusal: str = ""
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    bound: float = 1e-4
 
 
-def row(
-    name: str,
-    make: Any,
-    *notes: str,
-    matrices: str = "QKVO",
-    require: Mapping[str, Any] | None = None,
-    refusal: str = "",
-    options: dict[str, Any] | None = None,
-    bound: float = 1e-4,
-    **forward: Any,
-) -> Row:
-    return Row(name, make, notes, forward, matrices, require or {}, refusal, options or {}, bound)
+def row(name: str, make: Any, *notes: str, **fields: Any) -> Row:
+    """Return a row; other fields than its own are those of the forward pass."""
+    own = {field: fields.pop(field) for field in [*fields] if field in Row.__dataclass_fields__}
+    return Row(name, make, notes, fields, **own)
 
 
 def each(rows: Iterable[Row]) -> pytest.MarkDecorator:

@@ -154,7 +154,6 @@ EARLIER = "asks: positions see only earlier ones, and not themselves: is the cau
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
 DROPPED = "wrong: every call drops the same attention weights, at rate 0.25; before that, they are softmax, causal mask"
-UNLIKE = "wrong: heads share keys as 0, 1, 0, 1, but values as 0, 0, 1, 1"
 SLOPES = "asks: slopes by distance are 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 NO_TABLE = "a bias of scores that is neither by slopes nor a random table"
 BIASED = {"refusal": NO_TABLE, "optional_parts": NO_TABLE}
@@ -173,7 +172,6 @@ NORMAL = {"require": UNITS | {"query_law": "normal", "value_law": "normal"}}
 LAYER_NORM = "note: the inputs are normalised before attention: layer norm"
 RMS_NORM = "note: the inputs are normalised before attention: RMS norm"
 UNDRAWN = ": this initialiser does not draw it"
-FANS = "asks: W_Q and W_K: standard deviation 0.5 ... as 1/(heads fan_in)"
 SAME = "make returns the same module, or its initialisers have seeds of their own"
 FIXED_HEAD = "wrong: W_V is the same in every draw in head 0" + UNDRAWN
 
@@ -230,6 +228,7 @@ FORWARD = [
     ),
     layer("sine", UNKNOWN, mapped=lambda p: softmax(np.sin(3 * p) * 3), known=False, refusal=NO_LAYER),
     layer("dropped", DROPPED, masked=CAUSAL, mapped=dropped, known=False),
+    layer("larger", "wrong: rows of the attention weights sum to 1.5", mapped=lambda p: 1.5 * softmax(p), known=False),
     layer("gates and sinks", UNKNOWN, mapped=gated, known=False),
     layer("NaN", "wrong: all attention weights are NaN or infinite", mapped=lambda p: p * np.nan, known=False),
     layer("batch", "wrong: softmax over an axis that is neither", BATCH, mapped=lambda p: softmax(p, 0), known=False),
@@ -254,7 +253,12 @@ FORWARD = [
     layer("tiled", TILED, kv=2, spread=lambda a, times: tiled(a)),
     layer("tiled before", TILED, kv=2, before=lambda q, k, v: (q, tiled(k), tiled(v)), require={"kv_heads": 2}),
     layer("repeated", kv=2, before=lambda q, k, v: (q, repeated(k), repeated(v)), require={"kv_heads": 2}),
-    layer("keys tiled", UNLIKE, kv=2, before=lambda q, k, v: (q, tiled(k), repeated(v))),
+    layer(
+        "keys tiled",
+        "wrong: share keys as 0, 1, 0, 1, but values as 0, 0, 1, 1",
+        kv=2,
+        before=lambda q, k, v: (q, tiled(k), repeated(v)),
+    ),
     layer("other keys", NO_KEYS, UNKNOWN, BATCH, before=lambda q, k, v: (q, k[::-1], v), matrices="QVO", known=False),
     # Inputs and outputs
     layer("layer norm", LAYER_NORM, BYPASS, normed=layer_norm, after=lambda y, x: y + x, **NORMAL),
@@ -279,7 +283,11 @@ FORWARD = [
         )
     ),
     # Scales of matrices, and constant ones
-    layer("heads in the fan-in", FANS, stds={"query": 0.5, "key": 0.5}),
+    layer(
+        "heads in fan-in",
+        "asks: W_Q, W_K and W_V ... 0.5 ... as 1/(heads fan_in)",
+        stds=dict.fromkeys(("query", "key", "value"), 0.5),
+    ),
     matrix("constant", "query", lambda m: np.full((64, 64), 0.125), "wrong: every entry of W_Q is 0.125" + UNDRAWN),
     layer("keys", "asks: every entry of W_K is 0" + UNDRAWN, stds={"key": 0}, masked=CAUSAL, mask="causal", scale=...),
 ]

@@ -6,19 +6,25 @@ Subjects run in workers, or in a process of their own where they concern the com
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attncheck.commands.cli import main
-from attncheck.records.schema import Manifest, Result, read
-from tests.recorded import closing_of
+from attncheck.records.explanation import Certainty, Explanation
+from attncheck.records.schema import Manifest, PlannedResult, Result, read
+from tests.recorded import Recorded, closing_of, make_result, write_record
+from tests.report.conftest import Parsed
 
 HERE = Path(__file__).parent
 # Seconds after which a run counts as hung, and the time limit of a call; bytes of output.
@@ -40,7 +46,7 @@ EXPECTED = {
     ),
 }
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
 
 
 def arguments(name: str, *options: str) -> list[str]:
@@ -49,6 +55,7 @@ def arguments(name: str, *options: str) -> list[str]:
     return [*run, "--record", "record.jsonl", *options]
 
 
+@POSIX
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_run_ends_with_a_verdict_or_a_reason(
@@ -94,6 +101,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@POSIX
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_told_to_end_leaves_a_record(
@@ -125,6 +133,7 @@ if "-c" in sys.orig_argv:
 """
 
 
+@POSIX
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_workers_begin_is_one_line(tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]) -> None:
     (tmp_path / "sitecustomize.py").write_text(BEGINNING, encoding="utf-8")
@@ -134,9 +143,128 @@ def test_ctrl_c_while_workers_begin_is_one_line(tmp_path: Path, wait_for: Callab
     assert finish(process)[1] == "attncheck: interrupted\n"
 
 
+@POSIX
 def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:
     """In one process, whose threads Python waits for."""
     process = begin(tmp_path, *arguments("leaves_thread", "--workers", "0"))
     output, errors = finish(process)
     assert process.returncode == DONE, output + errors
     assert re.search(r"attncheck: ended although Thread-\d+ .* still runs", errors)
+
+
+# Names and texts of other people's files are shown, and do nothing: not in a terminal, on GitHub or in a browser
+
+
+Runs = Callable[..., tuple[int, str]]
+
+#: Each of these alone, and together, in place of a text.
+TEXTS = {
+    "terminal": "\x1b[31mred\x1b]0;title\x07\x9b2J\x7f\u202edesrever\u2028next",
+    "annotation": "\n::error title=attncheck::forged",
+    "first": "::error title=attncheck::forged",
+    "old command": "##[error]forged",
+    "wrapped": "word " * 60 + "::error title=attncheck::forged",
+    "returned": "\r::set-output name=x::forged\r\n::stop-commands::x",
+    "mathematics": "$\\frac$ $x^2$ {{7*7}} {% x %}",
+    "page": "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"' onmouseover='alert(3)",
+    "markup": "[/red] [link=https://example.org]click[/link] [bold]b[/bold] :boom:",
+    "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
+    "xml": "]]></failure><testcase name='forged'/>\x00\x0b",
+}
+
+
+@pytest.fixture
+def runs(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Runs:
+    """Return a function that runs a command in a folder with a baseline: its exit code and all its output."""
+    shutil.copy(recorded.right, tmp_path / "baseline.jsonl")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code, output = main(arguments), capsys.readouterr()
+        assert "internal error" not in output.err
+        return code, output.out + output.err
+
+    return run
+
+
+def write_texts(path: Path, text: str) -> None:
+    """Write a violated record with a text in place of every name and text."""
+    texts: dict[str, Any] = dict.fromkeys(("reason", "text", "hint", "claim"), text) | {"diagnosis": [text]}
+    names: dict[str, Any] = {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
+    violated: dict[str, Any] = {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
+    results = [make_result(id=f"{text}@{number}", **texts, **names, **violated) for number in range(3)]
+    results += [make_result(**texts), make_result(id=text, **texts, verdict="not examined", p_values=[])]
+    head: dict[str, Any] = {"subject": text, "profile": text, "versions": {text: text}, "machine": {text: text}}
+    write_record(
+        path,
+        results,
+        closing={"reasons": [text], "explanations": [Explanation(text, Certainty.FITTED, text)], "failed": [text]},
+        planned=[*results, PlannedResult(text, f"{text}@{text}", text)],
+        **head,
+    )
+
+
+def steering(text: str) -> set[str]:
+    """Return the characters that move a cursor, end a line or turn the direction of a text."""
+    turning = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    kinds = {char: (unicodedata.category(char), unicodedata.bidirectional(char)) for char in set(text) - {"\n"}}
+    return {char for char, kind in kinds.items() if kind[0] in ("Cc", "Zl", "Zp") or kind[1] in turning}
+
+
+def check_terminal(output: str) -> None:
+    """Check that nothing steers a terminal or a GitHub workflow."""
+    assert not steering(output)
+    assert "##[" not in output
+    assert not [line for line in output.split("\n") if line.strip().startswith("::")]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
+    write_texts(Path("whole.jsonl"), text)
+    files = ["--summary", "summary.md", "--json", "gate.json"]
+    code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", *files)
+    assert code == 1
+    check_terminal(said)
+    _check_summary()
+    for arguments in (
+        ["report", "whole.jsonl", "--out", "page.html"],
+        ["replay", "whole.jsonl", f"{text}@0"],
+        ["replay", "whole.jsonl", "x"],
+    ):
+        check_terminal(runs(*arguments)[1])
+    _check_page(Path("page.html").read_text("utf-8"))
+
+
+def _check_summary() -> None:
+    summary = Path("summary.md").read_text("utf-8")
+    # GitHub reads no Markdown within the block of the command, and escapes leave no tag there.
+    outside = re.sub(r"<pre>[^<>\n]*</pre>", "", summary.partition("\n")[2])
+    assert not re.search(r"<|\[click\]\(|https://|www\.|^\s*[#|]", outside, re.M)
+    assert not steering(summary)
+
+
+def _check_page(page: str) -> None:
+    for tag, attributes in Parsed(page).elements:
+        assert tag not in ("script", "iframe", "object", "form", "base")
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href"):
+            assert str(attributes.get(name) or "#").startswith(("#", "data:image/", "data:,"))
+    assert not steering(page)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+def test_texts_of_a_layer_a_table_and_arguments_are_inert(text: str, runs: Runs) -> None:
+    Path("samples.csv").write_text(f'"{text}",y2\n1,2\n', "utf-8")
+    fields = f"mask = {json.dumps(text)}", f"{json.dumps(text)} = 1", f"attention_map = {json.dumps(f'{text}:f')}"
+    for line in ("", *fields):
+        Path("layer.toml").write_text(f"[layer]\nwidth = 8\nseq_len = 2\n{line}\n", "utf-8")
+        code, said = runs("check", "--layer", "layer.toml", "--samples", "samples.csv")
+        assert code == 2
+        check_terminal(said)
+    for arguments in (["gate", text, "--baseline", "b"], ["explain", text], [text]):
+        code, said = runs(*arguments)
+        assert code == 2
+        check_terminal(said)

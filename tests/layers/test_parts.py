@@ -59,7 +59,7 @@ RIGHT: dict[str, ac.AttentionLayer] = {
 RIGHT |= ROTARY | {layer.describe(): layer for layer in PLAIN if layer.norm or layer.tied_query_key}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_layers_pass_all_checks(name: str) -> None:
     report = ac.check("attncheck.subject:collapsed", RIGHT[name], profile="smoke", seed=3)
@@ -116,7 +116,7 @@ ROTATIONS: dict[str, tuple[Rotation, Rotation, bool, str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ROTATIONS)
 def test_wrong_rotations_are_violated_and_shifts_are_not(name: str) -> None:
     of_queries, of_keys, wrong, check, fields = ROTATIONS[name]
@@ -184,7 +184,7 @@ CAUSES |= {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", CAUSES)
 def test_parts_that_are_misread_or_undeclared_are_named(name: str) -> None:
     """As causes of as many draws as `attncheck.check` takes; that faults are rejected, test_faults examines."""
@@ -264,13 +264,6 @@ def test_functions_are_recorded_by_import_path(tmp_path: Path) -> None:
     assert main([*call, "--trust", module]) in (ExitCode.CONSISTENT, ExitCode.INCONCLUSIVE)
 
 
-def test_local_functions_work() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=3, mask=lambda i, j: abs(i - j) < 2)
-    assert np.array_equal(layer.visible, ac.AttentionLayer(width=8, seq_len=3, window=2).visible)
-    assert ac.simulate(layer, 2).outputs.shape == (2, 3, 1)
-    assert layer.key != ac.AttentionLayer(width=8, seq_len=3).key
-
-
 def in_place(scores: FloatArray, seen: BoolArray) -> FloatArray:
     """Return the softmax, computed in the array of the scores."""
     scores[~seen] = -np.inf
@@ -280,9 +273,10 @@ def in_place(scores: FloatArray, seen: BoolArray) -> FloatArray:
     return scores
 
 
-def test_a_map_may_write_into_its_arguments() -> None:
+def test_local_functions_work_and_a_map_may_write_into_its_arguments() -> None:
     layer = ac.AttentionLayer(width=8, seq_len=3, mask="causal")
-    local = layer.replace(attention_map=in_place)
+    local = layer.replace(attention_map=in_place, mask=lambda i, j: j <= i)
+    assert local.key != layer.key
     for method in get_args(Method):
         drawn, expected = (ac.simulate(each, 5, seed=1, method=method) for each in (local, layer))
         assert np.allclose(drawn.scores, expected.scores)

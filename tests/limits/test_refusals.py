@@ -188,11 +188,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         ({"function": lambda x: np.full(x.shape, "one")}, "function=.*returned <U3"),
         ({"function": None}, "function=.*cannot be called"),
     ),
-    *refusals(
-        nl.clip,
-        {},
-        *(({"bound": bound}, "bound=") for bound in (0.0, -1.0, np.nan, np.inf, "wide", True)),
-    ),
+    *refusals(nl.clip, {}, *(({"bound": bound}, "bound=") for bound in (0.0, -1.0, np.nan, np.inf, "wide", True))),
     *(
         (lambda call=call: call(limit_law()), f"^{pattern}")
         for call, pattern in (

@@ -32,11 +32,6 @@ class SecondSoftmax(Attention):
         return super().weights(scores).softmax(-1)
 
 
-class Larger(Attention):
-    def weights(self, scores: Any) -> Any:
-        return 1.5 * super().weights(scores)
-
-
 class TwoMasks(Steps):
     """The mean of two attentions with the same queries, keys and values: causal, and in a window."""
 
@@ -192,11 +187,6 @@ KINDS: dict[str, tuple[Any, ...]] = {
         f"{NOT_READ}call: failed on inputs of shape (2, 2, {WIDTH}) with RuntimeError: ",
     ),
     "rotated values": (RotatedValues, directly, f"{RIGHT}, if this is meant: ", "attn: values are rotated by position"),
-    "larger weights": (
-        Larger,
-        directly,
-        "WRONG: attn: rows of the attention weights sum to 1.5, and not to 1; divided by these, they are softmax",
-    ),
     "latent": (
         Latent,
         directly,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
+from tests.recorded import results_in
 
 pytest_plugins = ["pytester"]
 
@@ -29,6 +32,7 @@ def test_draws(layer, hold):
 SUBJECTS = """
 import os, time
 import numpy as np
+from attncheck import AttentionLayer
 from attncheck.subject import collapsed
 
 def right(layer, size, rng):
@@ -62,20 +66,23 @@ def outputs_alone(layer, size, rng):
 def narrow(layer, size, rng):
     return collapsed(layer, size, rng)
 
+def slight(layer, size, rng):
+    return collapsed(layer.replace(query_std=1.012 * layer.query_std), size, rng)
+
+slight.layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in range(3, 11)]
 narrow.supports = lambda layer: layer.width < 16 or "only narrow layers"
 """
 
 # Fixed smoke cases: n=16 s=4 H=2, n=8 s=4 H=2 and a single number.
 WIDE, NARROW, TINY = (layer.key for layer in ANCHORS[:3])
-# Two layers, or all three, where the number does not matter.
+# Two layers, where the number does not matter; three are fixed.
 WIDER = ("-k", f"{WIDE} or {NARROW}")
 TWO = ("-k", f"{NARROW} or {TINY}")
-THREE = ("-k", f"{WIDE} or {NARROW} or {TINY}")
-# Fewer drawn layers; for workers, which have profiles of their own.
+# Fewer layers; for workers, which have profiles of their own.
 FEW = """
 import dataclasses
 from attncheck.looks.profiles import PROFILES
-PROFILES["smoke"] = dataclasses.replace(PROFILES["smoke"], examples={})
+PROFILES["smoke"] = dataclasses.replace(PROFILES["smoke"], fixed_cases=3, examples={})
 """
 
 
@@ -89,7 +96,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     monkeypatch.syspath_prepend(pytester.path)
     # Fixed cases are chosen below; no others need be drawn.
     for profile in ("smoke", "thorough"):
-        monkeypatch.setitem(PROFILES, profile, dataclasses.replace(PROFILES[profile], examples=0))
+        monkeypatch.setitem(PROFILES, profile, dataclasses.replace(PROFILES[profile], fixed_cases=3, examples=0))
     pytester.makepyfile(test_it=PROPERTY, subjects=SUBJECTS)
     return pytester
 
@@ -246,6 +253,47 @@ def test_selection_is_the_plan(place: pytest.Pytester) -> None:
     assert [planned.id for planned in manifest.planned] == [result.id for result in results]
 
 
+ERROR = "run on subjects:nans is incomplete, which is not a pass: subject[&#39;outputs&#39;][0, 0, 0]=nan"
+
+
+@pytest.mark.parametrize(
+    ("subject", "code", "heading"),
+    [
+        ("subjects:right", ExitCode.CONSISTENT, "behaves as the theorem says"),
+        ("subjects:nans", ExitCode.UNUSABLE, ERROR),
+        # A page that cannot be made hides no verdict, and is no pass.
+        ("attncheck.faults:half_precision_scores", ExitCode.VIOLATED, ""),
+        ("subjects:right", ExitCode.UNUSABLE, ""),
+    ],
+)
+@pytest.mark.usefixtures("verdicts_only")
+def test_the_page_is_rendered_at_the_end(place: pytest.Pytester, subject: str, code: int, heading: str) -> None:
+    page = place.path / "out" / "page.html"
+    if not heading:
+        page.mkdir(parents=True)
+    result = smoke(place, "-k", NARROW, f"--attncheck-report={page}", f"--attncheck-subject={subject}")
+    assert result.ret == code, printed(result)
+    if heading:
+        assert f"Report: {page}" in result.outlines
+        assert heading in page.read_text(encoding="utf-8").partition("<h2")[2].partition("</h2>")[0]
+    else:
+        verdict = "VIOLATED" if code == ExitCode.VIOLATED else "CONSISTENT"
+        result.stdout.fnmatch_lines([f"{verdict}: {subject}*", "Report: not written, out=*"])
+
+
+@pytest.mark.usefixtures("verdicts_only")
+def test_a_violated_pool_is_a_failed_report(place: pytest.Pytester) -> None:
+    """Of eight layers, which are right alone; as in tests/run/test_pools.py."""
+    place.makepyfile(test_it=PROPERTY.replace("draws", "scores"))
+    result = smoke(place, "-rf", "--junit-xml=junit.xml", "--attncheck-subject=subjects:slight")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["FAILED attncheck::pools[[]scores.scale@*", "VIOLATED: subjects:slight*"])
+    assert "pools[scores.scale@" in (place.path / "junit.xml").read_text()
+    bad = {result.id: result for result in results_in(place.path / "record.jsonl") if result.verdict == "violated"}
+    assert "scores.scale@all" in bad
+    assert all(map(of_pool, bad.values()))
+
+
 @pytest.mark.parametrize("options", [["--collect-only"], ["-k", "nothing_of_that_name"], ["-k", "("]])
 def test_without_a_run_the_last_record_stays(place: pytest.Pytester, options: Sequence[str]) -> None:
     record = place.path / "record.jsonl"
@@ -259,23 +307,23 @@ def test_items_of_a_case_go_to_one_worker_which_draws_once(place: pytest.Pyteste
     place.makepyfile(test_more=PROPERTY.replace("draws", "non_gaussianity"))
     place.makeconftest(FEW.format(0))
     subject = "--attncheck-subject=subjects:noting"
-    assert smoke(place, subject, "-n2", *THREE).ret == 0
+    assert smoke(place, subject, "-n2").ret == 0
     calls = (place.path / "calls").read_text("utf-8").split("\n")[:-1]
     found = digits(place)
     assert {key for key, _ in map(str.split, calls)} == {WIDE, NARROW, TINY}
     assert len({tuple(call.split()) for call in calls}) - 1 <= 3
     (place.path / "calls").unlink()
     # One by one, and the second property alone: as many calls as for the first.
-    assert smoke(place, subject, *THREE).ret == 0
+    assert smoke(place, subject).ret == 0
     assert digits(place) == found
     both = (place.path / "calls").read_text("utf-8")
     (place.path / "calls").unlink()
-    smoke(place, subject, "test_it.py", *THREE)
+    smoke(place, subject, "test_it.py")
     assert both.count("\n") == (place.path / "calls").read_text("utf-8").count("\n")
 
 
 def test_a_run_of_a_subject_that_returns_nonsense_is_incomplete(place: pytest.Pytester) -> None:
-    result = smoke(place, "--attncheck-subject=subjects:nans", "--tb=long", *THREE)
+    result = smoke(place, "--attncheck-subject=subjects:nans", "--tb=long")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     errors = [line for line in result.outlines if line.startswith("subject['outputs'][0, 0, 0]=nan: is not finite")]
     assert [line.partition("; ")[2] for line in errors] == ["mend the simulator (subject subjects:nans on n=8 s=4 H=2)"]
@@ -307,7 +355,7 @@ def test_a_run_with_a_skipped_or_failed_item_is_incomplete(place: pytest.Pyteste
 def test_a_run_with_a_worker_that_crashes_is_incomplete(place: pytest.Pytester) -> None:
     place.makeconftest(FEW.format(0))
     (place.path / "fatal").write_text(NARROW)
-    result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *THREE)
+    result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     manifest, results, closing = lines(place)
     assert closing.verdict == "incomplete"
@@ -366,3 +414,82 @@ def test_plugin_is_light_and_silent(place: pytest.Pytester) -> None:
         assert not any("attncheck" in line for line in body)
         assert sorted(path.name for path in place.path.glob("*.jsonl")) == []
         assert not (place.path / "reports").exists()
+
+
+# The fixture `evidence`: one budget for a session, in any order and with any number of workers ----
+
+
+TESTS = """
+import pytest
+import scipy
+
+def normal(rng, size):
+    return rng.standard_normal(size)
+
+@pytest.mark.parametrize("std", [1.0, 1.2])
+def test_scale(evidence, std):
+    evidence.assert_law(normal, scipy.stats.norm(), effect=0.1)
+    evidence.assert_scale(normal, std=std, effect=0.1)
+
+def test_shares(evidence):
+    assert round(evidence.alpha * 4, 12) == ALPHA
+
+def test_pairs(evidence):
+    evidence.assert_independent(lambda rng, size: (rng.random(size), rng.random(size)), effect=0.2)
+
+def test_without():
+    pass
+"""
+SUMMARY = "evidence: 5 assertions, violated in *test_scale?1.2? (chance of any false alarm at most 1e-06)"
+
+
+def messages(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("E ")]
+
+
+def test_the_budget_is_shared_by_the_tests_that_use_it_and_a_selected_or_replayed_one_draws_the_same(
+    pytester: pytest.Pytester,
+) -> None:
+    path = pytester.makepyfile(TESTS.replace("ALPHA", "1e-6"))
+    whole = pytester.runpytest_inprocess("-p", "no:xdist")
+    whole.assert_outcomes(passed=4, failed=1)
+    whole.stdout.fnmatch_lines(["*violated: standard deviation *expected 1.2 *at most 4.2e-08)", SUMMARY])
+    both = pytester.runpytest_inprocess("-n", "2")
+    both.assert_outcomes(passed=4, failed=1)
+    both.stdout.fnmatch_lines([SUMMARY])
+    assert messages(whole.outlines) == messages(both.outlines)
+    selected = pytester.runpytest_inprocess("-p", "no:xdist", "-k", "1.2")
+    assert messages(selected.outlines) == messages(whole.outlines)
+    found = re.search(r"repeat with pytest '(.+)' --attncheck-seed=0 (--evidence-alpha=\S+)", whole.stdout.str())
+    assert found is not None
+    assert found[1] == f"{path.name}::test_scale[1.2]"
+    replayed = pytester.runpytest_inprocess("-p", "no:xdist", found[1], found[2])
+    assert messages(replayed.outlines) == messages(whole.outlines)
+
+
+def test_the_budget_is_an_option_and_an_ini_value(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nevidence_alpha = 0.001\n")
+    pytester.makepyfile(TESTS.replace("ALPHA", "0.001"))
+    pytester.runpytest_inprocess("-k", "shares").assert_outcomes(passed=1, deselected=4)
+    pytester.makepyfile(TESTS.replace("ALPHA", "0.01"))
+    pytester.runpytest_inprocess("-k", "shares", "--evidence-alpha=0.01").assert_outcomes(passed=1, deselected=4)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("def test_one(evidence): evidence.alpha", ["--evidence-alpha=0"], "*evidence_alpha=0.0: must be greater*"),
+        ("def test_one(evidence): pass", ["--evidence-alpha=2"], "*evidence_alpha=2.0: must be less than 1*"),
+        ("def test_one(evidence): pass", ["-o", "evidence_alpha=abc"], "*evidence_alpha=abc: is not a number*"),
+        (
+            "def test_one(request): request.getfixturevalue('evidence')",  # a test that is not counted
+            [],
+            "*name the fixture evidence among the test's arguments*",
+        ),
+    ],
+)
+def test_refused(pytester: pytest.Pytester, source: str, options: list[str], message: str) -> None:
+    pytester.makepyfile(source)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
+    assert fnmatch.fnmatch(result.stdout.str() + result.stderr.str(), f"*{message}*")
+    assert result.ret != 0

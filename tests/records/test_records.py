@@ -7,18 +7,28 @@ import multiprocessing
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import attncheck as ac
+from attncheck import faults
 from attncheck._lib.errors import InputError
+from attncheck.checks.registry import CHECKS
+from attncheck.gate import gate
+from attncheck.gate.outputs import sentence
 from attncheck.records import writer as records
 from attncheck.records.run_record import read_records
 from attncheck.records.schema import Closing, Manifest, Result, read, run_digest
+from attncheck.records.scope import FEWEST_LAWS, Scope
 from attncheck.records.writer import Writer
-from tests.recorded import make_closing, make_manifest, make_result, write_lines
+from attncheck.runs.parts import read_run
+from attncheck.runs.view import RunView
+from attncheck.subject import collapsed
+from tests.recorded import examine, make_closing, make_manifest, make_result, write_lines
 from tests.refusals import refused
 
 
@@ -92,10 +102,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "older schema": (lambda data: data.replace(b'"schema":7', b'"schema":6'), "reads 7; make the record again"),
     "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),
     "impossible digit": (lambda data: data.replace(b"[0.4]", b"[2.0]"), "line 2 was edited or damaged (p_values=2.0: "),
-    "no digit": (
-        lambda data: data.replace(b"[0.4]", b"[]"),
-        "line 2 was edited or damaged (p_values=(): is empty al",
-    ),
+    "no digit": (lambda data: data.replace(b"[0.4]", b"[]"), "line 2 was edited or damaged (p_values=(): is empty al"),
     "edited digit": (lambda data: data.replace(b"[0.4]", b"[0.6]"), EDITED),
     "edited width": (lambda data: data.replace(b'"width":', b'"width":1', 1), EDITED),
     "edited budget": (lambda data: data.replace(b'"false_alarm":1', b'"false_alarm":2', 1), EDITED),
@@ -219,3 +226,73 @@ def test_a_folder_cannot_be_a_record(tmp_path: Path) -> None:
     refused(lambda: Writer(tmp_path).write(manifest()), "directory")
     file = written(tmp_path / "file")
     refused(lambda: Writer(file / "r.jsonl").write(manifest()), "cannot be written")
+
+
+# Passes on little evidence say so in the first line; on too little they are none ------------------
+
+
+LAYER = ac.AttentionLayer(width=8, seq_len=3, num_heads=2)
+BLIND = faults.exposing(collapsed, ["outputs"])
+ALL = {check.name: 1 for check in CHECKS}
+
+
+def reach(*names: str, count: int = 10) -> Scope:
+    return Scope.of(dict.fromkeys(names, count), dict.fromkeys(ALL, count))
+
+
+class TestScope:
+    @pytest.mark.parametrize(
+        ("names", "words"),
+        [
+            (["outputs.limit", "draws.signs"], "limit only"),
+            (["outputs.limit", "outputs.law", "exactness.input"], "outputs only"),
+            (["outputs.law", "scores.scale"], "little examined"),
+            (["corollary2.output_size", "corollary2.two_scores"], "outputs and scores only"),
+            (ALL, ""),
+            (["outputs.limit", "scores.of_tomorrow"], ""),  # checks of other versions are not judged
+        ],
+    )
+    def test_words_say_what_was_examined(self, names: Iterable[str], words: str) -> None:
+        assert reach(*names).words == words
+
+    def test_checks_that_hold_no_law_are_none(self) -> None:
+        assert reach("draws.signs", "outputs.symmetry", "exactness.repeats").laws == 0
+        assert "none on a law" in reach("draws.signs").doubt()
+        assert reach("outputs.law", "scores.scale").doubt().startswith("too little was examined: ")
+
+    def test_few_laws_settle_nothing_unless_there_are_no_more(self) -> None:
+        few = {"scores.scale": FEWEST_LAWS - 1}
+        assert Scope.of(few, {"scores.scale": 100}).doubt()
+        assert not Scope.of(few, few).doubt()
+
+    def test_a_number_that_is_asked_for_holds(self) -> None:
+        assert reach("scores.scale", count=7).doubt(8) == "7 results were examined, 8 are required"
+        assert not reach("scores.scale", count=7).doubt(7)
+
+
+class TestFirstLines:
+    def test_check_tells_that_outputs_are_all(self) -> None:
+        report = ac.check(BLIND, LAYER, properties=["exactness", "outputs"], profile="smoke")
+        assert str(report).startswith("CONSISTENT, OUTPUTS ONLY: ")
+        report.require()
+        with pytest.raises(AssertionError, match="are required"):
+            report.require(min_examined=len(report.results))
+        refused(lambda: report.require(min_examined=-1), "min_examined=-1: must be at least 0")
+
+    @pytest.mark.parametrize(
+        ("names", "options", "first_line", "headline"),
+        [
+            (["exactness", "outputs"], {}, "CONSISTENT, OUTPUTS ONLY: ", "Outputs only: "),
+            (["outputs"], {"min_examined": "1000"}, "INCONCLUSIVE: ", ""),
+        ],
+    )
+    def test_run_page_and_gate_say_the_same(
+        self, tmp_path: Path, names: list[str], options: dict[str, Any], first_line: str, headline: str
+    ) -> None:
+        record, base = tmp_path / "record.jsonl", tmp_path / "base.jsonl"
+        report = examine(record, BLIND, names, [LAYER], **options)
+        base.write_bytes(record.read_bytes())
+        assert report.summary().startswith(first_line)
+        assert RunView(read_run(record)).headline.startswith(headline)
+        assert sentence(gate(record, base)).startswith(first_line if headline else "INCO")
+        assert (RunView(read_run(record)).verdict == "consistent") is bool(headline)

@@ -1,8 +1,10 @@
-"""The page: its content, escaping and reproducibility."""
+"""The page: its content, pictures, escaping and reproducibility."""
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,18 +12,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 
-from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.causes import stage
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, positions, profile, read_plot
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.records.schema import Result, read
+from attncheck.records.tallies import tallied
+from attncheck.report.intervals import by_case
 from attncheck.report.page import render_report
+from attncheck.report.results import of_result
+from attncheck.report.svg import BAD
 from tests.recorded import Recorded, make_result, results_in, write_record
 
-from .conftest import LAYERS, violated_result
-from .page import render
+from .conftest import LAYERS, render, violated_result
 
 # What it says ------------------------------------------------------------------------------------
 
@@ -40,7 +46,7 @@ class Page(NamedTuple):
     not_says: str = "another text"
 
 
-BAD, DOUBLED = violated_result(), make_result(layer=LAYERS[0])
+VIOLATED, DOUBLED = violated_result(), make_result(layer=LAYERS[0])
 OTHER = make_result(layer=LAYERS[1])
 SINGLE = [make_result(layer=layer) for layer in LAYERS]
 POOL = msgspec.structs.replace(
@@ -57,17 +63,17 @@ NO_DIGEST = "none: the draws are not reproducible"
 NAN = "subject['outputs'][0]=nan: is not finite; mend the simulator"
 PAGES = {
     "fitted causes stand before what checks point at": Page(
-        [BAD],
+        [VIOLATED],
         causes("the mask leaks", "W_Q is half"),
         {"verdict": ["departs from the theorem: the mask leaks; score", "Or W_Q is half"]},
     ),
     "an observation that is a cause is not repeated": Page(
-        [BAD],
+        [VIOLATED],
         causes("scores: score variance by head: 1, 2 times"),
         {"verdict": ["theorem: scores: score variance by head: 1, 2 times."]},
     ),
     "a cause may be a question": Page(
-        [BAD],
+        [VIOLATED],
         causes("W_Q is half: He's?"),
         {"verdict": ["departs from the theorem: W_Q is half: He's? Score variance 0.25"]},
     ),
@@ -98,7 +104,7 @@ PAGES = {
         {"closing": {"verdict": "inconclusive", "reasons": ["blocks are too small"]}},
         {"": ["is inconclusive", "blocks are too small"]},
     ),
-    "nor than the results": Page([BAD], {"closing": {"verdict": "consistent"}}, {"": ["departs from the theorem"]}),
+    "or than its results": Page([VIOLATED], {"closing": {"verdict": "consistent"}}, {"": ["departs from the theorem"]}),
     "draws that are not reproducible have no digest": Page([make_result(repeatable=False)], {}, {"": [NO_DIGEST]}),
     "reproducible draws have one": Page([DOUBLED], {}, {"": ["1 claim"]}, NO_DIGEST),
     "a killed run": Page(
@@ -211,14 +217,14 @@ for record in map(Path, sys.argv[1:]):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
 def test_another_process_makes_the_same_bytes_with_few_kilobytes_per_line(tmp_path: Path, faulty_record: Path) -> None:
-    records = [long_record(tmp_path / f"{lines}.jsonl", lines) for lines in (100, 4_000)]
+    records = [long_record(tmp_path / f"{lines}.jsonl", lines) for lines in (100, 2_000)]
     command = [sys.executable, "-c", RENDER, *map(str, (faulty_record, *records))]
     other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": other, "TZ": "UTC5"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True, text=True)
     _, before, peak = map(int, done.stdout.split())
-    assert peak - before < 33 * 1024  # KiB
-    assert "4,000 planned results examined on 1 claim" in (tmp_path / "4000.html").read_text(encoding="utf-8")
+    assert peak - before < 16 * 1024  # KiB
+    assert "2,000 planned results examined on 1 claim" in (tmp_path / "2000.html").read_text(encoding="utf-8")
     here = render_report(faulty_record, out=tmp_path / "here.html")
     assert here.read_bytes() == (tmp_path / "faulty.html").read_bytes()
 
@@ -232,11 +238,7 @@ def test_order_of_lines_does_not_show(tmp_path: Path, faulty_record: Path) -> No
     assert pages[0] == pages[1]
 
 
-# Real runs: through the plugin, with faults, and with failures to write
-
-pytest_plugins = ["pytester"]
-
-ROOT = Path(__file__).resolve().parents[2]
+# Real runs; tests/pytest_plugin renders pages of pytest's
 
 
 def test_right_simulator_gets_pictures_of_its_draws(recorded: Recorded, tmp_path: Path) -> None:
@@ -247,46 +249,116 @@ def test_right_simulator_gets_pictures_of_its_draws(recorded: Recorded, tmp_path
     assert recorded.right.stat().st_size < 1_700 * len(results_in(recorded.right))
 
 
-#: Subjects, the verdict of a run, and what its page says in its heading.
-FAILING = """
-import numpy as np
-
-def simulate(layer, size, rng):
-    return {"outputs": np.full((size, layer.seq_len, 1), np.nan)}
-"""
-ERROR = "run on broken:simulate is incomplete, which is not a pass: subject[&#39;outputs&#39;][0, 0, 0]=nan"
+# Pictures: what they show and say -----------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("verdicts_only")
+RNG = np.random.default_rng(12)
+
+
+def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
+    seen = msgspec.to_builtins(positions(np.tri(3, k=1), np.tri(3), "input", "Inputs that change the outputs"))
+    missing = {**seen, "rows": seen["rows"][1:]}
+    for number, plot in enumerate((seen, missing, {"kind": "hologram"})):
+        closing = {"explanations": [Explanation("position 0 attends to 0 and 1", Certainty.EXACT, plot=plot)]}
+        page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
+        found = [image for image in page.all("img") if "Inputs that change" in str(image["alt"])]
+        assert len(found) == (plot is seen)
+        assert ("by case with 99% intervals" in page.text("verdict")) is (plot is not seen)
+        if found:
+            assert "2 of 9 differ, first at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
+
+
+def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path) -> None:
+    layers = [LAYERS[0].replace(width=width) for width in range(2, 62)]
+    results = [make_result(layer=layer) for layer in layers[:-1]] + [violated_result(layer=layers[-1])]
+    text = render(write_record(tmp_path / "many.jsonl", results)).text("claims")
+    assert "1 claim on 40 cases" in text
+    assert "20 other cases not shown" in text
+    assert text.partition("not shown")[2].count("✗") == 3  # the cell, the claim and the check
+
+
+def test_effects_by_case_are_drawn_and_told(tmp_path: Path) -> None:
+    tally = tallied([make_result(layer=LAYERS[0]), violated_result(layer=LAYERS[1], mde=1.5)])["scores.scale"]
+    drawing = by_case(tally)
+    assert drawing is not None
+    assert drawing.caption.endswith("by case with 99% intervals. Shaded: too small to be detected")
+    wrong, right = drawing.alt.partition("detected: ")[2].split("; ")
+    assert wrong.startswith(f"{LAYERS[1].describe()}: 0.25 [0.23,")
+    assert right.startswith(f"{LAYERS[0].describe()}: ")
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert svg.count(BAD) > 0  # the violated one
+    assert f">{LAYERS[0].describe()}</text>" in svg
+
+
+def test_every_picture_says_its_message_in_words(clean_record: Path, faulty_record: Path) -> None:
+    for record in (clean_record, faulty_record):
+        images = render(record).all("img")
+        assert len(images) >= 5
+        for image in images:
+            assert len(str(image["alt"])) > 80
+            assert re.search(r"\d", str(image["alt"]))
+            assert str(image["src"]).startswith("data:image/svg+xml;base64,")
+        texts = " ".join(str(image["alt"]) for image in images)
+        for words in ("distribution function", "expected density of scores.law", "expected density of scores.size"):
+            assert words in texts
+
+
+EVEN = (np.arange(1000) + 0.5) / 1000
+FEW_LOW = np.sort(np.append(np.full(9, 1e-5), RNG.random(991)))
+FEW = r"too few values lie (below|above), 0 of 4,000 where the band has"
+OURS, THEIRS = np.sort(RNG.standard_normal(500) + 1.0), np.sort(RNG.standard_normal(2000))
+SIZE = "Kolmogorov distance of the log size of scores from its law: 0.4 [0.3, 0.5], expected 0"
+MEDIAN = f"{np.median(np.concatenate([OURS, THEIRS])):.2g}"
+
+
 @pytest.mark.parametrize(
-    ("subject", "code", "heading"),
+    ("result", "caption", "labels"),
     [
-        ("attncheck.subject:direct", 0, "behaves as the theorem says"),
-        ("broken:simulate", ExitCode.UNUSABLE, ERROR),
-        # A page that cannot be made hides no verdict, and is no pass.
-        ("attncheck.faults:half_precision_scores", ExitCode.VIOLATED, ""),
-        ("attncheck.subject:direct", ExitCode.UNUSABLE, ""),
+        (make_result("scores.law", plot=cdf_of_uniform(FEW_LOW, 0.0)), r"too many values lie below, 9 of", []),
+        (make_result("scores.law", plot=cdf_of_uniform(np.sort(1.0 - FEW_LOW), 0.0)), r"at quantile 1 − .*above", []),
+        (make_result("scores.law", plot=cdf_of_uniform(0.01 + 0.98 * np.sort(RNG.random(4000)), 0.0)), FEW, []),
+        (
+            make_result("scores.law", plot=cdf_of_uniform(EVEN, 0.0)),
+            "stays inside its 99% band$",
+            [">−3.7<", ">0<", ">3.7<", ", on the scale of N(0, 1)<"],
+        ),
+        (
+            make_result("scores.size", plot=cdf_of_two(OURS, THEIRS, np.zeros_like), text=SIZE, effect=0.4),
+            r"leaves its 99% band, .*: too (few values lie below|many values lie above), \d+ of 500",
+            [">the log size of scores<", f">{MEDIAN}<"],
+        ),
     ],
+    ids=["below", "above", "few", "inside", "two samples"],
 )
-def test_plugin_renders_the_page_at_the_end(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, subject: str, code: int, heading: str
-) -> None:
-    """The property of draws on causal layers, in this process."""
-    for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
-        monkeypatch.delenv(name, raising=False)
-    pytester.makepyfile(broken=FAILING)
-    pytester.syspathinsert()
-    page = pytester.path / "out" / "page.html"
-    if not heading:
-        page.mkdir(parents=True)
-    command = [str(ROOT / "properties" / "test_draws.py"), "-k", "causal", "-p", "no:cacheprovider"]
-    command += ["--attncheck-profile", "smoke", "--attncheck-record", str(pytester.path / "record.jsonl")]
-    finished = pytester.runpytest_inprocess(*command, "--attncheck-report", str(page), "--attncheck-subject", subject)
-    assert finished.ret == code, finished.outlines
-    if heading:
-        assert f"Report: {page}" in finished.outlines
-        assert heading in page.read_text(encoding="utf-8").partition("<h2")[2].partition("</h2>")[0]
-    else:
-        assert "Report: not written, out=" in finished.stdout.str()
-        verdict = "VIOLATED" if code == ExitCode.VIOLATED else "CONSISTENT"
-        assert f"{verdict}: {subject}" in finished.stdout.str()
+def test_picture_names_where_a_law_leaves_its_band(result: Result, caption: str, labels: list[str]) -> None:
+    drawing = of_result(result)
+    assert drawing is not None
+    assert re.search(caption, drawing.caption)
+    assert ("too" in drawing.alt) == ("too" in drawing.caption)
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert all(f"{label}/text>" in svg for label in labels)
+
+
+def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
+    counts: dict[str, object] = {"kind": "counts", "below": [2] * 63, "count": 3}
+    paired: dict[str, object] = {"kind": "counts", "count": 3, "against": 3, "below": [1, 2], "pooled": [2, 4]}
+    paired["labels"] = [1.0] * 7
+    estimates = msgspec.to_builtins(profile([0.0], [1.0], [0.1], 1.0, "head", "score variance"))
+    entries = msgspec.to_builtins(positions(np.eye(2), np.eye(2), "key", "attention weights"))
+    assert all(read_plot(plot) for plot in (counts, paired, estimates, entries))
+    plots: list[dict[str, object]] = [
+        {"kind": "hologram"},
+        {"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 3},
+        counts | {"below": [1]},
+        counts | {"count": 10**12},
+        counts | {"below": [*[2] * 62, 1]},
+        paired | {"below": [1], "pooled": [1, 2]},
+        paired | {"below": [1, 3], "pooled": [2, 6]},
+        paired | {"labels": [1.0]},
+        estimates | {"observed": [1e300]},
+        estimates | {"expected": [0.5, 0.5]},
+        estimates | {"indices": [1.0, 2.0]},
+        entries | {"rows": [0, 1, 10**9]},
+    ]
+    results = [make_result(f"scores.{number}", plot=plot) for number, plot in enumerate(plots)]
+    assert not render(write_record(tmp_path / "bad.jsonl", results)).all("img")

@@ -30,7 +30,7 @@ BOTH = ("scores", "draws")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run, as a whole, in halves by case and by property, and one that was interrupted."""
+    """Return a folder with a run, as a whole, in halves by case and by property, interrupted, and a wrong run."""
     place = tmp_path_factory.mktemp("parts")
     examine(place / "whole.jsonl", RIGHT, BOTH, LAYERS)
     examine(place / "narrow.jsonl", RIGHT, BOTH, LAYERS[:2])
@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     examine(place / "draws.jsonl", RIGHT, ["draws"], LAYERS)
     examine(place / "begun.jsonl", RIGHT, BOTH, LAYERS, first=4)
     examine(place / "other.jsonl", RIGHT, ["draws"], LAYERS[:1], seed=1)
+    examine(place / "slight.jsonl", slight, layers=SLIGHT_LAYERS)
     return place
 
 
@@ -71,9 +72,8 @@ def test_what_a_part_demands_or_finds_stays(folder: Path, tmp_path: Path) -> Non
     examine(demanding, RIGHT, BOTH, LAYERS, first=0, min_examined=10_000)
     for paths in ([demanding, whole], [whole, demanding], [demanding, demanding, whole]):
         assert read_run(paths).conclusion.verdict == "inconclusive"
-    bad, some = tmp_path / "bad.jsonl", tmp_path / "some.jsonl"
-    for path, layers in ((bad, SLIGHT_LAYERS), (some, SLIGHT_LAYERS[:2])):
-        examine(path, slight, layers=layers)
+    bad, some = folder / "slight.jsonl", tmp_path / "some.jsonl"
+    examine(some, slight, layers=SLIGHT_LAYERS[:2])
     for paths in ([bad, some], [some, bad], [some, some, bad]):
         assert read_run(paths).conclusion.verdict == "violated"
     both = joined(tmp_path / "joined.jsonl", (bad, some))
@@ -124,14 +124,13 @@ def test_commands_read_several_records(folder: Path, tmp_path: Path, capsys: pyt
     assert "The digits agree." in capsys.readouterr().out
 
 
-def test_a_pool_that_no_part_has_examined_and_is_suspicious_decides_nothing(tmp_path: Path) -> None:
+def test_a_pool_that_no_part_has_examined_and_is_suspicious_decides_nothing(folder: Path, tmp_path: Path) -> None:
     """The error shows on all cases together only; a record of a single case has no pool."""
-    whole = examine(tmp_path / "whole.jsonl", slight, layers=SLIGHT_LAYERS).record
+    whole = read(folder, "slight")
     paths = [tmp_path / f"{layer.key}.jsonl" for layer in SLIGHT_LAYERS]
     for path, layer in zip(paths, SLIGHT_LAYERS, strict=True):
         examine(path, slight, layers=[layer])
     parts = read_run(paths)
-    assert whole is not None
     assert [each.verdict for each in parts.results] == [each.verdict for each in whole.results]
     assert "violated" not in {each.verdict for each in whole.results}
     bad = {pool.id for pool in whole.pools if pool.verdict == "violated"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,9 +15,10 @@ from attncheck._lib.workers import InProcess
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.summaries import NormalScore, to_record
 from attncheck.looks.pools import ALL, CasePool, LookTask, examine_pools, fresh, most_pools, pools_of, repeat_pool, take
-from attncheck.records.schema import Result, case_key, of_pool
+from attncheck.records.schema import Result, case_key
 from attncheck.subject import collapsed
-from tests.recorded import make_result, results_in
+from tests.recorded import make_result
+from tests.refusals import refused
 
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
 LAYERS = [attncheck.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
@@ -38,7 +38,6 @@ def broken(layer: attncheck.AttentionLayer, size: int, rng: np.random.Generator)
     raise AssertionError("no look should be taken")
 
 
-pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("verdicts_only")
 
 
@@ -133,8 +132,8 @@ def test_a_pool_is_repeated_to_the_digit() -> None:
     (pool,) = (result for result in report.violated if result.check == "scores.scale")
     again = repeat_pool(pool, report.results, slight, 0)
     assert msgspec.structs.replace(again, seconds=0.0) == msgspec.structs.replace(pool, seconds=0.0)
-    with pytest.raises(attncheck.InputError, match="which has no result in the record"):
-        repeat_pool(pool, [one for one in report.results if one.case["width"] != 3], slight, 0)
+    fewer = [one for one in report.results if one.case["width"] != 3]
+    refused(lambda: repeat_pool(pool, fewer, slight, 0), "which has no result in the record")
 
 
 CAUSAL: dict[str, Any] = {"mask": "causal"}
@@ -181,29 +180,3 @@ def test_a_missing_pool_is_missed() -> None:
     assert report.pools[0].id in lost.reasons[0]
     twice = report.run.conclude([*report.results, *report.pools, report.pools[0]])
     assert twice.verdict == "incomplete"
-
-
-def test_under_pytest_a_violated_pool_is_a_failed_report(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makepyfile(
-        subject=f"""{Path(__file__).read_text().partition("pytest_plugins")[0]}
-slight.layers = LAYERS
-""",
-        test_it="""
-            from attncheck.pytest_plugin import examines
-
-            @examines("scores")
-            def test_scores(layer, hold):
-                hold(layer)
-        """,
-    )
-    options = ["--attncheck-subject=subject:slight", "--attncheck-profile=smoke", "--attncheck-record=r.jsonl"]
-    pytester.syspathinsert()
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rf", "--junit-xml=j.xml", *options)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["FAILED attncheck::pools[[]scores.scale@*", "VIOLATED: subject:slight*"])
-    assert "pools[scores.scale@" in (pytester.path / "j.xml").read_text()
-    bad = {result.id: result for result in results_in(pytester.path / "r.jsonl") if result.verdict == "violated"}
-    assert "scores.scale@all" in bad
-    assert all(map(of_pool, bad.values()))

@@ -22,6 +22,7 @@ from attncheck.simulators.literal import LiteralSimulator
 from attncheck.simulators.weights import draw_with_weights
 from tests.recorded import closing_of, results_in
 from tests.refusals import refused
+from tests.results import results_of
 
 LAYER = ac.AttentionLayer(width=16)
 SIZE = 9_000
@@ -58,7 +59,8 @@ def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
 def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -> None:
     # False-alarm level 1e-6 per file, as budgeted.
     code, text, results = verdict_of(folder, name)
-    assert (code, text[:10]) == (0, "CONSISTENT"), text
+    first_line = "CONSISTENT: " if name.endswith("npz") else "CONSISTENT, OUTPUTS ONLY: "
+    assert (code, text[: len(first_line)]) == (0, first_line), text
     manifest, *_ = read(folder / f"{name}.jsonl")
     assert {planned.id for planned in manifest.planned} == {result.id for result in results}
     assert closing_of(folder / f"{name}.jsonl").verdict == "consistent"
@@ -78,7 +80,7 @@ DAMAGES: dict[str, Callable[[ac.Draws], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_samples_are_violated(tmp_path: Path, draws: ac.Draws, damage: str) -> None:
     path = tmp_path / "samples.npz"
@@ -99,8 +101,9 @@ def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, c
     assert ("the draws fit weights='uniform'" in text) == bool(code)
 
 
+@pytest.mark.usefixtures("fewer_candidates")
 def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:
-    np.save(tmp_path / "samples.npy", 1.2 * draws.outputs[:6_000][:, :, 0])
+    np.save(tmp_path / "samples.npy", 1.2 * draws.outputs[:3_000][:, :, 0])
     code, text = check_files([folder / "layer.toml"], [tmp_path / "samples.npy"])
     assert code == 1
     assert "observed: output variance 0." in text
@@ -171,7 +174,8 @@ class TestSeveralFiles:
             layers.append(folder / f"{layer.width}.toml")
             samples.append(folder / f"{layer.width}.npz")
             layers[-1].write_text(layer.to_toml())
-            np.savez(samples[-1], **drawn.as_dict())  # type: ignore[arg-type]
+            grams = {name: getattr(drawn, name) for name in ("input_gram", "key_gram")}  # what scores are compared with
+            np.savez(samples[-1], outputs=drawn.outputs, scores=drawn.scores, **grams)
         return layers, samples
 
     @pytest.mark.usefixtures("no_causes")
@@ -184,10 +188,7 @@ class TestSeveralFiles:
         assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
         pool = next(result for result in results if result.id == "scores.scale@all")
         assert (code, len(pool.p_values)) == (1, 3)  # block with block
-        assert (pool.low or 0.0) < 1.016**2 < (pool.high or 0.0)
-        assert all(
-            max(result.p_values) > pool.level for result in results if "pool" not in result.case and result.p_values
-        )
+        assert all(max(one.p_values) > pool.level for one in results if "pool" not in one.case and one.p_values)
 
     def test_files_of_one_layer_and_unknown_weights_are_refused(self, folder: Path) -> None:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
@@ -274,9 +275,8 @@ def test_wrong_ones_are_violated(literal: LiteralSimulator, name: str) -> None:
     assert report.verdict == "violated"
 
 
-@pytest.mark.usefixtures("verdicts_only")
 def test_weights_of_another_law_are_compared_with_literal_draws() -> None:
     subject = subject_of(LiteralSimulator(), *GRAMS)
     subject.weights = "uniform"  # a lie
-    report = ac.check(subject, CAUSAL.replace(width=2), properties=["conditional"], profile="smoke")
-    assert any(result.p_values for result in report.results if result.check == "conditional.scale")
+    (result,) = results_of(subject, CAUSAL.replace(width=2), "conditional", only="conditional.scale")
+    assert result.p_values

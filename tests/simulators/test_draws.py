@@ -213,6 +213,7 @@ def stack_case(stack: AttentionStack, wrong: Mapping[str, Draw]) -> Case:
 CASES = dict(all_cases())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_methods_draw_the_law_of_the_network(name: str, evidence: Evidence) -> None:
     assert_one_law(evidence, CASES[name])

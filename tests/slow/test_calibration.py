@@ -17,19 +17,23 @@ import pytest
 
 from attncheck import AttentionLayer
 from attncheck.calibration.error_rates import LEVELS, Calibration, calibrate, pooled
+from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.functionals import ProgramCheck
-from attncheck.checks.registry import CHECKS, check_named
+from attncheck.checks.registry import CHECKS, EVERY_PROPERTY, PROGRAM_PROPERTIES, check_named
 from attncheck.evidence.normal import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
 from attncheck.layers.program import LinearCombination, Program, ProgramCase
 from attncheck.looks.domains import widths_of
+from attncheck.looks.examine import probed
+from attncheck.looks.item import Item
 from attncheck.looks.look import observe
-from attncheck.looks.plan import Plan
+from attncheck.looks.plan import Cost, Plan
 from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject, programs
 from benchmarks.samples import calibrate_program, checks_for, large_samples, single_program, written_programs
+from tests.memory import with_peak
 
 FALSE_ALARM = 1e-6
 #: Samples of a case per stage; of a program at one width and at several. Over all programs, a check of level 0.1
@@ -198,3 +202,33 @@ def test_what_rounding_leaves_of_nearly_dependent_vectors_is_no_violation(small:
     outcomes = observe(planned, exact, 1, subject, np.random.default_rng(1), np.random.SeedSequence(2))
     assert len(outcomes) == 15
     assert {name: each.p_value for name, each in outcomes.items() if each.p_value < FALSE_ALARM / 100} == {}
+
+
+# A look's memory: the same for a hundred thousand draws and four times as many --------------------
+
+
+LAYER = AttentionLayer(width=2, seq_len=1, num_heads=2)
+CHUNK = 2**14
+
+
+def test_memory_does_not_grow_with_the_draws() -> None:
+    """One check per family; twice the draws take hardly more memory, once all marks that are kept (2^17) are there."""
+    subject = Subject.of("attncheck.subject:collapsed")
+    checks: dict[type, AnyCheck] = {}
+    for name in EVERY_PROPERTY:
+        if name not in PROGRAM_PROPERTIES:
+            plan = probed([Item(name, LAYER)], subject, 0, Cost(10**6, 5e-4, 0.99))
+            for check in plan.sizes:
+                checks.setdefault(type(check.family_on(plan.setting)), check)
+    assert len(checks) >= 10
+
+    def peak(draws: int) -> int:
+        several = Plan(plan.setting, CHUNK, 5e-4, 0.99, dict.fromkeys(checks.values(), draws), {})
+        rng, root = np.random.default_rng(0), np.random.SeedSequence(0)
+        found, most = with_peak(lambda: observe(several, list(several.sizes), 1, subject, rng, root))
+        assert all(0.9 * draws / 4 < outcome.count for outcome in found.values())
+        assert min(outcome.p_value for outcome in found.values()) > 1e-8
+        return most
+
+    few, many = peak(4 * 10**5), peak(8 * 10**5)
+    assert many < 1.05 * few

@@ -240,7 +240,7 @@ LAWS: Mapping[str, Callable[[], Law]] = {
 }
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", LAWS)
 def test_laws_agree_with_themselves_and_with_draws(name: str) -> None:
     law = LAWS[name]()
@@ -275,14 +275,14 @@ def test_a_law_is_a_value_that_says_what_it_is_of(law: Law) -> None:
         assert not np.array_equal(law.sample(5, seed=4), law.sample(5, seed=5))
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("number", range(18))
 def test_random_laws_agree_with_themselves_and_with_draws(number: int) -> None:
     (law,), position = laws(number, [0])
     check_agreement(law, position)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", range(100, 106))
 def test_stated_errors_cover_other_seeds(number: int) -> None:
     same, position = laws(number, range(3))

@@ -1,7 +1,9 @@
-"""Violations: message and differences."""
+"""The texts of a run: its summary, with verdict, table and detectable effects, and messages of violations."""
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,26 +16,154 @@ import pytest
 from attncheck import AttentionLayer, InputError, faults
 from attncheck._lib.text import chance
 from attncheck.checks.claims import CLAIMS
+from attncheck.checks.registry import EVERY_CHECK
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.causes import by_cause, violated
 from attncheck.diagnosis.differences import diagnose, differences
 from attncheck.diagnosis.estimates import Observation
 from attncheck.diagnosis.messages import explain
 from attncheck.faults import FAULTS
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.item import Item
-from attncheck.looks.result import violated
+from attncheck.looks.result import violated as worst_first
 from attncheck.records.schema import Result
+from attncheck.records.text import label_of
+from attncheck.runs.details import MAIN_CHECKS, mdes, not_detected
+from attncheck.runs.parts import read_run
+from attncheck.runs.summary import labelled, summarize
+from attncheck.runs.view import NOT_PROVED, RunView
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
-from attncheck.subject import Subject
+from attncheck.subject import Subject, collapsed
+from tests.recorded import WRONG, Recorded, examine
 from tests.regimes import FAULT_OF
 
-from .conftest import GROUPED, LAYER, examined, planned, results_of
+from .conftest import GROUPED, LAYER, examined, planned, results_of, view_of
+
+change = msgspec.structs.replace
+BLIND = faults.exposing(collapsed, ["outputs", "scores"])
+
+
+@functools.cache
+def scores(subject: Any = None) -> list[Result]:
+    return results_of(planned("scores", subject=subject), "scores")
+
+
+@pytest.mark.usefixtures("fewer_candidates")
+def test_a_violated_summary_begins_with_the_causes_of_the_report(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    report = examine(record, WRONG, layers=[LAYER], causes=True)
+    first = by_cause(violated(read_run(record).tallies))[0]
+    assert first.hint
+    lines = report.summary().splitlines()
+    assert str(report.explanations[0]) == "W_Q and W_K are the same matrix"
+    assert lines[1] == "  cause:    W_Q and W_K are the same matrix"
+    labels = {line.partition(":")[0].strip() for line in lines[:15]}
+    assert {"cause", "observed", "first", "layer", "replay"} <= labels
+    assert f"{first.leading.name} on 1 of 1 layer: " in next(line for line in lines if line.startswith("  first:"))
+    assert f"attncheck replay {record} {first.leading.name}@" in report.summary()
+    assert NOT_PROVED not in lines
+    assert len(lines) <= 40
+
+
+def test_a_consistent_summary_ends_with_what_it_does_not_prove(recorded: Recorded) -> None:
+    record = read_run(recorded.right)
+    lines = summarize(RunView(record)).splitlines()
+    assert lines[0].startswith("CONSISTENT: ")
+    assert NOT_PROVED in lines
+    assert any(line.startswith("No tested layer has: ") and "window, softcap, sink" in line for line in lines)
+    assert not any(line.startswith("  cause:") for line in lines)
+    assert len(lines) <= 25
+    (detectable, *_) = mdes(record.results, record.pools)
+    assert detectable in lines
+    assert "what a green run proves, and what it does not" in NOT_PROVED.lower()
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert "## What a green run proves, and what it does not\n" in readme
+
+
+def test_layers_and_programs_are_counted_together_as_configurations() -> None:
+    of_program = [
+        change(result, property="netsor", item=f"netsor@{number}", case={"program": {}, "widths": [number]})
+        for number, result in enumerate(scores())
+        if result.p_values
+    ]
+    view = view_of(planned("scores", "netsor"), [*scores(), *of_program])
+    assert f"and {1 + len(of_program)} cases;" in view.sentence
+
+
+def test_what_only_layers_with_a_violation_have_is_said() -> None:
+    (result,) = (result for result in scores() if result.check == "scores.scale")
+    both = LAYER.replace(mask="causal", head_dim=2)
+    bad, other = (
+        change(result, case=layer.to_dict(), item=f"scores@{key}", verdict="violated")
+        for key, layer in enumerate([both, both.replace(head_dim=None)])
+    )
+    good = change(result, case=LAYER.replace(head_dim=2).to_dict(), item="scores@9")
+    masked = change(good, case=LAYER.replace(mask="causal", width=4).to_dict())
+    for results, text in (
+        ([bad, other, good], "scores.scale on 2 of 3 layers; only with causal: "),
+        ([bad, good], "on 1 of 2 layers; only with causal: "),
+        ([bad, other, good, masked], "on 2 of 4 layers: "),
+        ([bad, other], "on 2 of 2 layers: "),
+        ([good], ""),
+    ):
+        lines = "\n".join(labelled(view_of(planned("scores"), results).lines))
+        assert text in lines
+        assert lines.startswith("  hint:" if text else "")
+        assert text or not lines
+
+
+def test_the_detectable_error_is_the_median_of_what_was_examined() -> None:
+    (scale,) = (result for result in scores() if result.check == "scores.scale")
+    results = [change(scale, mde=mde) for mde in (1.5, 1.01, 1.02, math.inf, 1.03)]
+    left_out = change(scale, mde=None, p_values=[], verdict="not examined")
+    (line,) = mdes([*results, left_out], [])
+    assert line == "Smallest detectable error in score variance given inputs and keys: 3% on the median layer"
+    pool = change(scale, item="scores.scale@all", mde=1.001)
+    (line,) = mdes(results, [pool])
+    assert ": 0.1% pooled, 3% on" in line
+    (line,) = mdes(results, [change(pool, text=pool.text.replace("variance", "shift"))])
+    assert "pooled" not in line  # in another unit
+    assert mdes([], []) == []
+
+
+def test_what_exposes_less_is_told_by_the_next_check() -> None:
+    results = results_of(planned("exactness", subject=BLIND), "exactness")
+    lines = mdes(results, [])
+    assert len(lines) == 3
+    for check, line in zip(("exactness.score_energy", "exactness.output_energy"), lines, strict=False):
+        (result,) = (result for result in results if result.check == check)
+        assert line.startswith(f"Smallest detectable {label_of(result)}: ")
+
+
+def test_main_checks_are_checks() -> None:
+    assert set(MAIN_CHECKS) <= {check.name for check in EVERY_CHECK}
+
+
+def test_whole_properties_are_told_in_short() -> None:
+    unable = [change(result, p_values=[], verdict="not examined", reason="no programs") for result in scores()]
+    assert not_detected(unable) == {"no programs": [f"scores ({len(unable)} checks)"]}
+    assert not_detected(unable[1:]) == {"no programs": sorted(result.check for result in unable[1:])}
+
+
+def test_what_exposing_more_would_gain_is_counted() -> None:
+    results = scores(BLIND)
+    first, *others = view_of(planned("scores", subject=BLIND), results).remedies
+    gained = sum(not result.p_values and "does not expose" in result.reason for result in results)
+    assert first == f"Return input_gram and key_gram too: up to {gained} more results."
+    examined = [result for result in scores() if result.p_values]
+    assert len(examined) <= gained + sum(bool(result.p_values) for result in results)
+    assert all(line.startswith("Not examined: ") for line in others)
+    assert view_of(planned("scores"), examined).remedies == []
+
+
+# Messages and diagnoses of violations -------------------------------------------------------------
+
 
 GAUSSIAN = "the outputs are Gaussian"
 WIDER = LAYER.replace(seq_len=12, num_heads=8)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("fault", "check", "layer", "phrases"),
     [
@@ -57,7 +187,7 @@ def test_a_message_names_the_fault_in_words_and_numbers(
     name = check.partition(".")[0]
     run = planned(name, layer=layer, subject=f"attncheck.faults:{fault}", record=Path("a record.jsonl"))
     results, message = examined(run, name, layer)
-    worst = violated(list(results))[0]
+    worst = worst_first(list(results))[0]
     assert worst.check.startswith(check)
     claim, *rest = message.splitlines()
     assert claim == f"VIOLATED: {CLAIMS[worst.claim].statement} ({CLAIMS[worst.claim].source})"
@@ -82,7 +212,7 @@ def test_the_strongest_of_a_claim_leads_and_is_replayed() -> None:
     for weak, strong in ((1.9, 1.5), (1.15, 1.12)):
         results = [bad("scores.weak", 1e-9, weak), bad("scores.strong", 1e-40, strong)]
         message = explain(results, Path("r.jsonl"))
-        assert [each.check for each in violated(results)] == ["scores.strong", "scores.weak"]
+        assert [each.check for each in worst_first(results)] == ["scores.strong", "scores.weak"]
         assert message.endswith("replay:   attncheck replay r.jsonl scores.strong@0")
         assert message.index("scores.strong ") < message.index("scores.weak ")
     assert explain([], None) == ""
@@ -102,7 +232,7 @@ def test_a_subject_that_fails_now_and_then_keeps_its_verdict(monkeypatch: pytest
     failing = mock.Mock(side_effect=InputError("subject=mine: failed"))
     monkeypatch.setattr("attncheck.diagnosis.differences.diagnose", failing)
     run = planned("scores", subject="attncheck.faults:tied_query_key")
-    assert violated(run.examine(run.items_on("scores", [LAYER])))
+    assert worst_first(run.examine(run.items_on("scores", [LAYER])))
 
 
 def test_intervals_that_hold_what_is_expected_are_explained() -> None:

@@ -1,4 +1,4 @@
-"""Runs of the paper's tasks, and their figures, numbers and pages: complete, reproducible and accessible."""
+"""The paper's experiments: tiny runs, figures, numbers and pages, complete and reproducible; and computed values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,54 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
+import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.processes import Processes
+from attncheck._lib.streams import stream
 from attncheck.commands.cli import main
 from attncheck.paper import exact, units
-from attncheck.paper.experiments import EXPERIMENTS, Experiment
+from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment
 from attncheck.paper.numbers import markdown, named, statements_of
 from attncheck.paper.page import write_pages
 from attncheck.paper.results import Figure, gather
 from attncheck.paper.run import PaperRun, manifest_of, names_of, perform_all
-from attncheck.paper.units import Arrays, Task
+from attncheck.paper.units import Arrays, Task, divergence
+from attncheck.theory.rates.law import Distance
 from tests.refusals import refused
 
-from .conftest import PUBLISHED, TINY, cheap
+#: 200 draws a trial.
+TINY = 1e-3
+PUBLISHED = tuple(EXPERIMENTS)
+
+
+def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, Any]:
+    """Return plausible computed values: 11/n², or 1e-4 if a distance stays."""
+    width = float("inf") if wanted.infinite else float(wanted.layer.width)
+    value = 11.0 / width**2 + (1e-4 if wanted.layer.head_dim else 0.0)
+    numbers = (value, 0.01 * value, value, 0.01 * value, width, 256)
+    curve = np.cos(3 * grid) * np.exp(-(grid**2)) / wanted.layer.width
+    moments = np.array([0.39, 1e-3, 0.2, 1e-3])
+    return {
+        "distance": Distance("kl", *numbers),
+        "difference": curve,
+        "difference_error": 0.01 * np.abs(curve),
+        "moments": moments,
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny() -> tuple[Mapping[Task, Arrays], PaperRun]:
+    """Return the results of a tiny whole run, and its manifest."""
+    manifest = manifest_of(3, TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "compute", cheap)
+        return perform_all(PUBLISHED, manifest), manifest
+
+
+# Runs and pages -----------------------------------------------------------------------------------
+
 
 MANIFEST = manifest_of(3, TINY)
 
@@ -151,3 +186,60 @@ def test_the_page_needs_nothing_else(written: Path) -> None:
     drawn = re.search(r'src="data:[^,"]*,([^"]*)"', pictures[0])
     assert drawn
     assert base64.b64decode(drawn[1]).decode().startswith("<?xml")
+
+
+# Computed values: scores by quadrature, and the published estimator against SciPy -----------------
+
+
+Layer = ac.AttentionLayer
+
+
+@pytest.mark.parametrize(
+    "layer", [Layer(width=16), Layer(width=12, head_dim=4, query_std=1.5)], ids=["full", "low rank"]
+)
+def test_scores_follow_the_mixture(layer: Layer) -> None:
+    mixture = exact.score_mixture(layer, 24)
+    drawn = ac.simulate(layer.replace(seq_len=1), 40_000).scores[:, 0, 0, 0]
+
+    def uniform(scores: FloatArray) -> FloatArray:
+        # Interpolation between 2,001 points errs by at most 1e-4; 40,000 draws resolve 1e-2.
+        points = np.linspace(0.0, np.abs(scores).max(), 2001)
+        tail = np.interp(np.abs(scores), points, mixture.upper_tail(points))
+        return np.where(scores < 0, tail, 1 - tail)
+
+    assert stats.kstest(uniform(drawn), "uniform", method="asymp").pvalue > 1e-5
+    wrong = ac.simulate(layer.replace(width=64, seq_len=1), 40_000).scores[:, 0, 0, 0]
+    assert stats.kstest(uniform(wrong), "uniform", method="asymp").pvalue < 1e-5
+
+
+def test_moments_of_scores_are_those_of_the_paper_set_up() -> None:
+    n = 256
+    variance, kurtosis = exact.score_moments(Layer(width=n), 32)
+    rho2, rho4 = 1 + 2 / n, (1 + 2 / n) * (1 + 4 / n) * (1 + 6 / n)
+    assert variance == pytest.approx(rho2**2, rel=1e-12)
+    assert kurtosis == pytest.approx(3 * (1 + 2 / n) * rho4**2 / rho2**4 - 3, rel=1e-9)
+
+
+def test_score_difference_integrates_to_nothing_and_falls_as_one_over_n() -> None:
+    wide = np.linspace(-12, 12, 1201)
+    at = {n: exact.score_difference(Layer(width=n), wide, 24) for n in (256, 1024)}
+    assert abs(at[256].sum() * (wide[1] - wide[0])) < 1e-9
+    assert np.abs(at[256]).max() / np.abs(at[1024]).max() == pytest.approx(4, rel=0.03)
+
+
+def samples(name: str, size: int) -> FloatArray:
+    rng = stream(0, "kernel densities", name, size)
+    if name == "normal":
+        return rng.standard_normal(size)
+    if name == "heavy":
+        return rng.standard_t(3, size)
+    return np.concatenate([rng.normal(-3, 0.1, size // 2), rng.normal(50, 4, size - size // 2)])
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_divergence_is_the_published_sum(shift: float) -> None:
+    first, second = samples("normal", 3_000) + shift, samples("heavy", 3_000)
+    grid = np.linspace(min(first.min(), second.min()), max(first.max(), second.max()), 500)
+    p, q = (stats.gaussian_kde(each)(grid) + 1e-12 for each in (first, second))
+    expected = (p * np.log(p / q)).sum() * (grid[1] - grid[0])
+    assert divergence(first, second) == pytest.approx(expected, abs=1e-6)
