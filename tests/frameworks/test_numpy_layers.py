@@ -153,6 +153,7 @@ SHORT = "asks: the mask is causal at 7 positions, and not at 65: is it too short
 EARLIER = "asks: positions see only earlier ones, and not themselves: is the causal mask off by one?"
 NO_BASE = {"positions": "other", "rotary_base": None, "refusal": "positions='other'"}
 TILED = "asks: KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"
+UNLIKE = "wrong: heads share keys as 0, 1, 0, 1, but values as 0, 0, 1, 1"
 DROPPED = "wrong: every call drops the same attention weights, at rate 0.25; before that, they are softmax, causal mask"
 SLOPES = "asks: slopes by distance are 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
 NO_TABLE = "a bias of scores that is neither by slopes nor a random table"
@@ -253,12 +254,7 @@ FORWARD = [
     layer("tiled", TILED, kv=2, spread=lambda a, times: tiled(a)),
     layer("tiled before", TILED, kv=2, before=lambda q, k, v: (q, tiled(k), tiled(v)), require={"kv_heads": 2}),
     layer("repeated", kv=2, before=lambda q, k, v: (q, repeated(k), repeated(v)), require={"kv_heads": 2}),
-    layer(
-        "keys tiled",
-        "wrong: share keys as 0, 1, 0, 1, but values as 0, 0, 1, 1",
-        kv=2,
-        before=lambda q, k, v: (q, tiled(k), repeated(v)),
-    ),
+    layer("keys tiled", UNLIKE, kv=2, before=lambda q, k, v: (q, tiled(k), repeated(v))),
     layer("other keys", NO_KEYS, UNKNOWN, BATCH, before=lambda q, k, v: (q, k[::-1], v), matrices="QVO", known=False),
     # Inputs and outputs
     layer("layer norm", LAYER_NORM, BYPASS, normed=layer_norm, after=lambda y, x: y + x, **NORMAL),
@@ -283,11 +279,7 @@ FORWARD = [
         )
     ),
     # Scales of matrices, and constant ones
-    layer(
-        "heads in fan-in",
-        "asks: W_Q, W_K and W_V ... 0.5 ... as 1/(heads fan_in)",
-        stds=dict.fromkeys(("query", "key", "value"), 0.5),
-    ),
+    layer("fan-in", "asks: W_Q, W_K and W_V ... as 1/(heads fan_in)", stds={"query": 0.5, "key": 0.5, "value": 0.5}),
     matrix("constant", "query", lambda m: np.full((64, 64), 0.125), "wrong: every entry of W_Q is 0.125" + UNDRAWN),
     layer("keys", "asks: every entry of W_K is 0" + UNDRAWN, stds={"key": 0}, masked=CAUSAL, mask="causal", scale=...),
 ]

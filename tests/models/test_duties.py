@@ -464,25 +464,24 @@ def test_a_model_is_unchanged() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-class TestExpectations:
-    """Expectations on properties."""
+# Expectations -------------------------------------------------------------------------------------
 
-    def test_a_property_that_holds_or_is_not_examined(self) -> None:
-        inspection = inspected(Model)
-        inspection.require("causality", state=True)
-        holds = "registration, state, causality, prefix, sequences, residual, norms, reach, precision"
-        assert f"holds: {holds}" in str(inspection)
-        assert inspection.to_dict()["duties"]["causality"] == HOLDS
-        assert inspection.unmet("cache") == ["cache: not examined: no argument is a cache"]
-        assert "not examined: dropout (nothing is dropped in training); " in str(inspection)
-        refused(
-            lambda: inspection.require("causality=maybe"), "'causality=maybe': is neither true nor false; write cau"
-        )
 
-    def test_a_violation_that_is_meant(self) -> None:
-        inspection = inspected(attention("weights", bidirectional))
-        assert "if this is meant: the outputs do not depend on the order" in inspection.verdict
-        assert "if this is meant" not in inspection.expecting("permutation=false").verdict
-        assert inspection.unmet("permutation=false") == []
-        with pytest.raises(AssertionError, match="permutation: violated: the outputs do not depend on the order"):
-            inspection.require("permutation")
+def test_a_property_that_holds_or_is_not_examined() -> None:
+    inspection = inspected(Model)
+    inspection.require("causality", state=True)
+    holds = "registration, state, causality, prefix, sequences, residual, norms, reach, precision"
+    assert f"holds: {holds}" in str(inspection)
+    assert inspection.to_dict()["duties"]["causality"] == HOLDS
+    assert inspection.unmet("cache") == ["cache: not examined: no argument is a cache"]
+    assert "not examined: dropout (nothing is dropped in training); " in str(inspection)
+    refused(lambda: inspection.require("causality=maybe"), "'causality=maybe': is neither true nor false; write cau")
+
+
+def test_a_violation_that_is_meant() -> None:
+    inspection = inspected(attention("weights", bidirectional))
+    assert "if this is meant: the outputs do not depend on the order" in inspection.verdict
+    assert "if this is meant" not in inspection.expecting("permutation=false").verdict
+    assert inspection.unmet("permutation=false") == []
+    with pytest.raises(AssertionError, match="permutation: violated: the outputs do not depend on the order"):
+        inspection.require("permutation")

@@ -240,59 +240,67 @@ def reach(*names: str, count: int = 10) -> Scope:
     return Scope.of(dict.fromkeys(names, count), dict.fromkeys(ALL, count))
 
 
-class TestScope:
-    @pytest.mark.parametrize(
-        ("names", "words"),
-        [
-            (["outputs.limit", "draws.signs"], "limit only"),
-            (["outputs.limit", "outputs.law", "exactness.input"], "outputs only"),
-            (["outputs.law", "scores.scale"], "little examined"),
-            (["corollary2.output_size", "corollary2.two_scores"], "outputs and scores only"),
-            (ALL, ""),
-            (["outputs.limit", "scores.of_tomorrow"], ""),  # checks of other versions are not judged
-        ],
-    )
-    def test_words_say_what_was_examined(self, names: Iterable[str], words: str) -> None:
-        assert reach(*names).words == words
-
-    def test_checks_that_hold_no_law_are_none(self) -> None:
-        assert reach("draws.signs", "outputs.symmetry", "exactness.repeats").laws == 0
-        assert "none on a law" in reach("draws.signs").doubt()
-        assert reach("outputs.law", "scores.scale").doubt().startswith("too little was examined: ")
-
-    def test_few_laws_settle_nothing_unless_there_are_no_more(self) -> None:
-        few = {"scores.scale": FEWEST_LAWS - 1}
-        assert Scope.of(few, {"scores.scale": 100}).doubt()
-        assert not Scope.of(few, few).doubt()
-
-    def test_a_number_that_is_asked_for_holds(self) -> None:
-        assert reach("scores.scale", count=7).doubt(8) == "7 results were examined, 8 are required"
-        assert not reach("scores.scale", count=7).doubt(7)
+# What a run covered -------------------------------------------------------------------------------
 
 
-class TestFirstLines:
-    def test_check_tells_that_outputs_are_all(self) -> None:
-        report = ac.check(BLIND, LAYER, properties=["exactness", "outputs"], profile="smoke")
-        assert str(report).startswith("CONSISTENT, OUTPUTS ONLY: ")
-        report.require()
-        with pytest.raises(AssertionError, match="are required"):
-            report.require(min_examined=len(report.results))
-        refused(lambda: report.require(min_examined=-1), "min_examined=-1: must be at least 0")
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["outputs.limit", "draws.signs"], "limit only"),
+        (["outputs.limit", "outputs.law", "exactness.input"], "outputs only"),
+        (["outputs.law", "scores.scale"], "little examined"),
+        (["corollary2.output_size", "corollary2.two_scores"], "outputs and scores only"),
+        (ALL, ""),
+        (["outputs.limit", "scores.of_tomorrow"], ""),  # checks of other versions are not judged
+    ],
+)
+def test_words_say_what_was_examined(names: Iterable[str], words: str) -> None:
+    assert reach(*names).words == words
 
-    @pytest.mark.parametrize(
-        ("names", "options", "first_line", "headline"),
-        [
-            (["exactness", "outputs"], {}, "CONSISTENT, OUTPUTS ONLY: ", "Outputs only: "),
-            (["outputs"], {"min_examined": "1000"}, "INCONCLUSIVE: ", ""),
-        ],
-    )
-    def test_run_page_and_gate_say_the_same(
-        self, tmp_path: Path, names: list[str], options: dict[str, Any], first_line: str, headline: str
-    ) -> None:
-        record, base = tmp_path / "record.jsonl", tmp_path / "base.jsonl"
-        report = examine(record, BLIND, names, [LAYER], **options)
-        base.write_bytes(record.read_bytes())
-        assert report.summary().startswith(first_line)
-        assert RunView(read_run(record)).headline.startswith(headline)
-        assert sentence(gate(record, base)).startswith(first_line if headline else "INCO")
-        assert (RunView(read_run(record)).verdict == "consistent") is bool(headline)
+
+def test_checks_that_hold_no_law_are_none() -> None:
+    assert reach("draws.signs", "outputs.symmetry", "exactness.repeats").laws == 0
+    assert "none on a law" in reach("draws.signs").doubt()
+    assert reach("outputs.law", "scores.scale").doubt().startswith("too little was examined: ")
+
+
+def test_few_laws_settle_nothing_unless_there_are_no_more() -> None:
+    few = {"scores.scale": FEWEST_LAWS - 1}
+    assert Scope.of(few, {"scores.scale": 100}).doubt()
+    assert not Scope.of(few, few).doubt()
+
+
+def test_a_number_that_is_asked_for_holds() -> None:
+    assert reach("scores.scale", count=7).doubt(8) == "7 results were examined, 8 are required"
+    assert not reach("scores.scale", count=7).doubt(7)
+
+
+# First lines --------------------------------------------------------------------------------------
+
+
+def test_check_tells_that_outputs_are_all() -> None:
+    report = ac.check(BLIND, LAYER, properties=["exactness", "outputs"], profile="smoke")
+    assert str(report).startswith("CONSISTENT, OUTPUTS ONLY: ")
+    report.require()
+    with pytest.raises(AssertionError, match="are required"):
+        report.require(min_examined=len(report.results))
+    refused(lambda: report.require(min_examined=-1), "min_examined=-1: must be at least 0")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "first_line", "headline"),
+    [
+        (["exactness", "outputs"], {}, "CONSISTENT, OUTPUTS ONLY: ", "Outputs only: "),
+        (["outputs"], {"min_examined": "1000"}, "INCONCLUSIVE: ", ""),
+    ],
+)
+def test_run_page_and_gate_say_the_same(
+    tmp_path: Path, names: list[str], options: dict[str, Any], first_line: str, headline: str
+) -> None:
+    record, base = tmp_path / "record.jsonl", tmp_path / "base.jsonl"
+    report = examine(record, BLIND, names, [LAYER], **options)
+    base.write_bytes(record.read_bytes())
+    assert report.summary().startswith(first_line)
+    assert RunView(read_run(record)).headline.startswith(headline)
+    assert sentence(gate(record, base)).startswith(first_line if headline else "INCO")
+    assert (RunView(read_run(record)).verdict == "consistent") is bool(headline)

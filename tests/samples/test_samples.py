@@ -163,39 +163,43 @@ def test_unusable_files_are_refused_in_one_line(
     assert name in refused(lambda: read_samples(Path(name), LAYER), re.escape(message or name))
 
 
-class TestSeveralFiles:
-    LAYERS = tuple(ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (4, 5, 6, 7, 8, 9, 10, 12))
+# Several files ------------------------------------------------------------------------------------
 
-    def written(self, folder: Path, factor: float) -> tuple[list[Path], list[Path]]:
-        """Write a file per layer, with W_Q `factor` times too large."""
-        layers, samples = [], []
-        for layer in self.LAYERS:
-            drawn = ac.simulate(layer.replace(query_std=factor), 9_000, seed=layer.width)
-            layers.append(folder / f"{layer.width}.toml")
-            samples.append(folder / f"{layer.width}.npz")
-            layers[-1].write_text(layer.to_toml())
-            grams = {name: getattr(drawn, name) for name in ("input_gram", "key_gram")}  # what scores are compared with
-            np.savez(samples[-1], outputs=drawn.outputs, scores=drawn.scores, **grams)
-        return layers, samples
+LAYERS = tuple(ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (4, 5, 6, 7, 8, 9, 10, 12))
 
-    @pytest.mark.usefixtures("no_causes")
-    def test_a_slight_departure_shows_in_all_files_together(self, tmp_path: Path) -> None:
-        record = tmp_path / "record.jsonl"
-        code, text = check_files(*self.written(tmp_path, 1.016), record)
-        results = results_in(record)
-        assert text.startswith("VIOLATED: 4.npz, 5.npz, 6.npz, 7.npz, ")
-        assert "\n12.npz: 9,000 draws of n=12 s=2 H=1\n" in text
-        assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
-        pool = next(result for result in results if result.id == "scores.scale@all")
-        assert (code, len(pool.p_values)) == (1, 3)  # block with block
-        assert all(max(one.p_values) > pool.level for one in results if "pool" not in one.case and one.p_values)
 
-    def test_files_of_one_layer_and_unknown_weights_are_refused(self, folder: Path) -> None:
-        layer, samples = folder / "layer.toml", folder / "outputs.npy"
-        for weights in ("cauchy", "queries=uniform", "query=cauchy"):
-            refused(functools.partial(check_files, [layer], [samples], weights=weights), "is not known; use one of")
-        for files, message in ((1, "pass one --layer per --samples"), (2, "put draws of one layer into one file")):
-            refused(functools.partial(check_files, [layer, layer], [samples] * files), message)
+def written(folder: Path, factor: float) -> tuple[list[Path], list[Path]]:
+    """Write a file per layer, with W_Q `factor` times too large."""
+    layers, samples = [], []
+    for layer in LAYERS:
+        drawn = ac.simulate(layer.replace(query_std=factor), 9_000, seed=layer.width)
+        layers.append(folder / f"{layer.width}.toml")
+        samples.append(folder / f"{layer.width}.npz")
+        layers[-1].write_text(layer.to_toml())
+        grams = {name: getattr(drawn, name) for name in ("input_gram", "key_gram")}  # what scores are compared with
+        np.savez(samples[-1], outputs=drawn.outputs, scores=drawn.scores, **grams)
+    return layers, samples
+
+
+@pytest.mark.usefixtures("no_causes")
+def test_a_slight_departure_shows_in_all_files_together(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    code, text = check_files(*written(tmp_path, 1.016), record)
+    results = results_in(record)
+    assert text.startswith("VIOLATED: 4.npz, 5.npz, 6.npz, 7.npz, ")
+    assert "\n12.npz: 9,000 draws of n=12 s=2 H=1\n" in text
+    assert "scores.scale@all" in {result.id for result in results if result.verdict == "violated"}
+    pool = next(result for result in results if result.id == "scores.scale@all")
+    assert (code, len(pool.p_values)) == (1, 3)  # block with block
+    assert all(max(one.p_values) > pool.level for one in results if "pool" not in one.case and one.p_values)
+
+
+def test_files_of_one_layer_and_unknown_weights_are_refused(folder: Path) -> None:
+    layer, samples = folder / "layer.toml", folder / "outputs.npy"
+    for weights in ("cauchy", "queries=uniform", "query=cauchy"):
+        refused(functools.partial(check_files, [layer], [samples], weights=weights), "is not known; use one of")
+    for files, message in ((1, "pass one --layer per --samples"), (2, "put draws of one layer into one file")):
+        refused(functools.partial(check_files, [layer, layer], [samples] * files), message)
 
 
 CAUSAL = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")

@@ -77,78 +77,86 @@ def examined(laws: Laws, expect: Any = None, **options: Any) -> ac.Widths:
     return examine(laws.make, options.pop("widths", WIDTHS), expected, **options)
 
 
-class TestErrorRates:
-    def test_violations_of_right_models_keep_the_budget(self) -> None:
-        """With a budget large enough for some violations, and no tolerance; first looks are suspicious as stated."""
-        taps, runs, budget = 30, 10, 0.5
-        laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
-        found = [examined(laws, seeds=4, seed=k, false_alarm=budget, tolerance=0.0) for k in range(runs)]
-        alarms = sum(len(each.violated) for each in found)
-        level = Budget(budget).level(taps)
-        assert level**3 * taps < budget
-        expected = runs * taps * level**3
-        assert 1.0 < expected < 5.0
-        assert stats.poisson.sf(alarms - 1, expected) > 1e-4
-        suspicious = sum(len(row.p_values) > 1 for each in found for row in each.rows)
-        assert stats.binomtest(suspicious, taps * runs, found[0].level).pvalue > 1e-4
+# Error rates --------------------------------------------------------------------------------------
 
 
-class TestVerdicts:
-    laws = Laws({"right": power_law(0.0), "wrong": power_law(0.5), "noisy": power_law(0.0)}, normal(0.02))
+def test_violations_of_right_models_keep_the_budget() -> None:
+    """With a budget large enough for some violations, and no tolerance; first looks are suspicious as stated."""
+    taps, runs, budget = 30, 10, 0.5
+    laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
+    found = [examined(laws, seeds=4, seed=k, false_alarm=budget, tolerance=0.0) for k in range(runs)]
+    alarms = sum(len(each.violated) for each in found)
+    level = Budget(budget).level(taps)
+    assert level**3 * taps < budget
+    expected = runs * taps * level**3
+    assert 1.0 < expected < 5.0
+    assert stats.poisson.sf(alarms - 1, expected) > 1e-4
+    suspicious = sum(len(row.p_values) > 1 for each in found for row in each.rows)
+    assert stats.binomtest(suspicious, taps * runs, found[0].level).pvalue > 1e-4
 
-    def test_each_has_its_own(self) -> None:
-        laws = dataclasses.replace(self.laws, noise=lambda rng, count: rng.standard_normal(3) * [0.02, 0.02, 1.0])
-        found = examined(laws)
-        verdicts = {row.name: str(row.verdict) for row in found.rows}
-        assert verdicts == {"right": "consistent", "wrong": "violated", "noisy": "inconclusive"}
-        assert found.verdict is Verdict.VIOLATED
-        assert found.fitting == ""
-        assert len(found["wrong"].p_values) == 3
-        assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
-        needed = found["noisy"].seeds_needed
-        assert needed is not None
-        assert 300 < needed < 100_000
-        text = str(found)
-        assert text.startswith(
-            "VIOLATED: 1 of 3 exponents, widths 64 to 1024, 14 to 28 seeds each\n  first:    wrong (law)"
-        )
-        assert re.search(r"\n  open: +noisy\n", text)
-        with pytest.raises(AssertionError, match=r"wrong \(law\) at initialisation: n\^\+0.5"):
-            found.require()
 
-    @pytest.mark.parametrize(
-        ("expect", "verdicts"),
-        [
-            ({"right": 0}, ["consistent", "not examined", "not examined"]),
-            (
-                {"right": "at most 0", "wrong": "at most 0", "noisy": "at most 0.5"},
-                ["consistent", "violated", "consistent"],
-            ),
-        ],
+# Verdicts -----------------------------------------------------------------------------------------
+
+THREE = Laws({"right": power_law(0.0), "wrong": power_law(0.5), "noisy": power_law(0.0)}, normal(0.02))
+
+
+def test_each_has_its_own() -> None:
+    laws = dataclasses.replace(THREE, noise=lambda rng, count: rng.standard_normal(3) * [0.02, 0.02, 1.0])
+    found = examined(laws)
+    verdicts = {row.name: str(row.verdict) for row in found.rows}
+    assert verdicts == {"right": "consistent", "wrong": "violated", "noisy": "inconclusive"}
+    assert found.verdict is Verdict.VIOLATED
+    assert found.fitting == ""
+    assert len(found["wrong"].p_values) == 3
+    assert found["wrong"].exponent == pytest.approx(0.5, abs=0.05)
+    needed = found["noisy"].seeds_needed
+    assert needed is not None
+    assert 300 < needed < 100_000
+    text = str(found)
+    assert text.startswith(
+        "VIOLATED: 1 of 3 exponents, widths 64 to 1024, 14 to 28 seeds each\n  first:    wrong (law)"
     )
-    def test_only_predicted_exponents_are_examined(self, expect: Any, verdicts: list[str]) -> None:
-        result = examined(self.laws, expect)
-        assert [str(row.verdict) for row in result.rows] == verdicts
-        assert result["wrong"].exponent == pytest.approx(0.5, abs=0.05)
-        assert result.verdict is (Verdict.VIOLATED if "violated" in verdicts else Verdict.CONSISTENT)
+    assert re.search(r"\n  open: +noisy\n", text)
+    with pytest.raises(AssertionError, match=r"wrong \(law\) at initialisation: n\^\+0.5"):
+        found.require()
 
-    def test_a_prediction_that_fits_is_named_if_another_one_is_violated(self) -> None:
-        falls = Laws({"tap": power_law(-0.3)}, normal(0.02))
-        assert examined(falls).headline.endswith("; sizes at initialisation agree with expect='mup' (--expect mup)")
-        assert examined(falls, "mup").fitting == ""
 
-    def test_changes_are_those_of_the_same_seed(self) -> None:
-        """Each step doubles all sizes: changes grow like them, with their noise."""
-        found = examined(self.laws, {"*": {"init": 0, "change": 0}}, steps=2)
-        first, one, two = (next(row for row in found.rows if row.name == "wrong" and row.steps == k) for k in range(3))
-        assert np.allclose(one.sizes, first.sizes)
-        assert np.allclose(two.sizes, 3 * np.array(first.sizes))
-        assert {(row.name, row.steps) for row in found.violated} == {("wrong", 0), ("wrong", 1), ("wrong", 2)}
+@pytest.mark.parametrize(
+    ("expect", "verdicts"),
+    [
+        ({"right": 0}, ["consistent", "not examined", "not examined"]),
+        (
+            {"right": "at most 0", "wrong": "at most 0", "noisy": "at most 0.5"},
+            ["consistent", "violated", "consistent"],
+        ),
+    ],
+)
+def test_only_predicted_exponents_are_examined(expect: Any, verdicts: list[str]) -> None:
+    result = examined(THREE, expect)
+    assert [str(row.verdict) for row in result.rows] == verdicts
+    assert result["wrong"].exponent == pytest.approx(0.5, abs=0.05)
+    assert result.verdict is (Verdict.VIOLATED if "violated" in verdicts else Verdict.CONSISTENT)
 
-    def test_as_built_in_types(self) -> None:
-        laws = Laws({"zero": lambda n: -np.inf, "right": power_law(0.0)}, normal(0.02))
-        told = examined(laws).to_dict()
-        assert json.loads(json.dumps(told, allow_nan=False))["verdict"] == "consistent"
+
+def test_a_prediction_that_fits_is_named_if_another_one_is_violated() -> None:
+    falls = Laws({"tap": power_law(-0.3)}, normal(0.02))
+    assert examined(falls).headline.endswith("; sizes at initialisation agree with expect='mup' (--expect mup)")
+    assert examined(falls, "mup").fitting == ""
+
+
+def test_changes_are_those_of_the_same_seed() -> None:
+    """Each step doubles all sizes: changes grow like them, with their noise."""
+    found = examined(THREE, {"*": {"init": 0, "change": 0}}, steps=2)
+    first, one, two = (next(row for row in found.rows if row.name == "wrong" and row.steps == k) for k in range(3))
+    assert np.allclose(one.sizes, first.sizes)
+    assert np.allclose(two.sizes, 3 * np.array(first.sizes))
+    assert {(row.name, row.steps) for row in found.violated} == {("wrong", 0), ("wrong", 1), ("wrong", 2)}
+
+
+def test_as_built_in_types() -> None:
+    laws = Laws({"zero": lambda n: -np.inf, "right": power_law(0.0)}, normal(0.02))
+    told = examined(laws).to_dict()
+    assert json.loads(json.dumps(told, allow_nan=False))["verdict"] == "consistent"
 
 
 BETWEEN = (-0.5, 0)
@@ -314,9 +322,7 @@ class Infinite(Plain):
 def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     build = arguments.pop("build", Plain)
     refused(lambda: ac.widths(build, **arguments), message)
-    refused(
-        lambda: examined(TestVerdicts.laws, seeds=2)["rigth"], r"name='rigth': is not a tap; did you mean 'right'\?"
-    )
+    refused(lambda: examined(THREE, seeds=2)["rigth"], r"name='rigth': is not a tap; did you mean 'right'\?")
 
 
 # Statistics of exponents, on simulated sizes ----------------------------------------------------
