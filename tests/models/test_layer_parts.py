@@ -83,6 +83,7 @@ PUBLIC = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PUBLIC)
 def test_optional_parts_are_those_of_the_layer(name: str) -> None:
     model = PUBLIC[name]

@@ -141,7 +141,7 @@ FIRST = [
 ]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("subject", "exposure", "layer", "pattern"), FIRST)
 def test_the_first_cause_is_right(subject: object, exposure: str, layer: AttentionLayer | None, pattern: str) -> None:
     first, *_ = words(fitted(samples(subject, exposure, LAYERS if layer is None else [layer]), root())[0])
