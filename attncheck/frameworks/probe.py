@@ -183,13 +183,12 @@ class Probe:
         They may result from a second softmax, from dropout, or from weights of a known formula whose rows are rescaled.
         """
         sums = call.weights.sum(-1, keepdims=True)
-        products = call.query @ spread(call.key, call.query.shape[1], REPEATED).swapaxes(-1, -2)
         if np.abs(sums - 1.0).max() <= max(_TOLERANCE, 4 * self.bound):
             text = "softmax is applied twice; the first time, the weights are"
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.log(call.weights)
                 weights = logs + (1.0 - logs.sum(-1, keepdims=True)) / logs.shape[-1]  # rows have the sum 1
-        elif dropped := undropped(call.weights, products):
+        elif dropped := self._undropped(call):
             rate, weights = dropped
             text = f"every call drops the same attention weights, at rate {rate:.2g}; before that, they are"
         else:
@@ -201,6 +200,11 @@ class Probe:
         weights = np.where(weights > _TOLERANCE, weights, 0.0)
         forward, _ = self.forward(dataclasses.replace(call, weights=weights))
         return f"{text} {forward}" if forward.known else ""
+
+    def _undropped(self, call: AttentionCall) -> tuple[float, FloatArray] | None:
+        """Return the rate of dropout that the weights of a call show, and the weights before it, or None."""
+        products = call.query @ spread(call.key, call.query.shape[1], REPEATED).swapaxes(-1, -2)
+        return undropped(call.weights, products) if products.shape == call.weights.shape else None
 
     def unknown(self) -> Forward:
         """Return the `Forward` of an unknown formula."""
