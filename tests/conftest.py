@@ -6,19 +6,16 @@ import dataclasses
 import gc
 import importlib
 import os
-import re
 import signal
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from attncheck.diagnosis.candidates import Candidate, candidates
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from tests.recorded import RIGHT, WRONG, Recorded, examine
@@ -102,21 +99,6 @@ def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncheck.runs.check.explained", lambda subject, results, seed: ())
     monkeypatch.setattr(RunReport, "diagnose", lambda report, workers: None)
     monkeypatch.setattr("attncheck.runs.samples.command.explanations", lambda violations: ())
-
-
-#: Causes that tests with fewer candidates find, or must not find.
-FOUND = re.compile("columns of the scores|softcap|same matrix")
-
-
-@pytest.fixture
-def fewer_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By day, fit one in eight of the causes that diagnosis knows, the same each time, and those that tests name."""
-
-    def some(*arguments: Any) -> Iterator[Candidate]:
-        return (c for c in candidates(*arguments) if FOUND.search(c.words) or zlib.crc32(c.name.encode()) % 8 == 0)
-
-    if os.environ.get(SAMPLE) != "all":
-        monkeypatch.setattr("attncheck.diagnosis.fit.candidates", some)
 
 
 @pytest.fixture

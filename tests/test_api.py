@@ -85,7 +85,6 @@ def test_results_are_one_per_check_and_layer_in_their_order() -> None:
     assert [result.p_values for result in other] != [digits[result.id] for result in other]
 
 
-@pytest.mark.usefixtures("fewer_candidates")
 def test_violations_come_with_a_cause_and_a_call(request: pytest.FixtureRequest) -> None:
     report = small(tied, [LAYER, OTHER])
     assert report.verdict == "violated"

@@ -245,7 +245,6 @@ def weights_of_a_call(layer: AttentionLayer, size: int, rng: np.random.Generator
 
 
 @pytest.mark.sampled
-@pytest.mark.usefixtures("fewer_candidates")
 @pytest.mark.parametrize("seed", range(3))
 def test_dependent_matrices_and_centred_outputs_are_told(seed: int) -> None:
     first, *others = check(dependent_keys, LAYERS[0], properties="exactness", profile="smoke", seed=seed).explanations
@@ -279,7 +278,6 @@ def large_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> 
 
 
 @pytest.mark.sampled
-@pytest.mark.usefixtures("fewer_candidates")
 @pytest.mark.parametrize("simulator", [one_large_head, large_scores])
 def test_the_first_line_of_a_run_is_of_the_first_stage(simulator: Any) -> None:
     layer = LAYERS[0].replace(mask="causal", seq_len=4)

@@ -321,7 +321,6 @@ def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_
 
 
 @pytest.mark.sampled
-@pytest.mark.usefixtures("fewer_candidates")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_cause_that_answers_otherwise_is_not_identified(seed: int) -> None:
     """Scores with a soft cap have nearly the law of smoothed weights."""
@@ -428,7 +427,6 @@ def test_the_first_line_names_the_mistake(mistake: Mistake) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.usefixtures("fewer_candidates")
 @pytest.mark.parametrize("seed", range(2))
 def test_a_fault_with_effects_of_heavy_tails_is_named_on_two_layers(seed: int) -> None:
     """Its largest effect differs by half between looks: 8.2, 18.2 and 17.8."""

@@ -48,7 +48,6 @@ def scores(subject: Any = None) -> list[Result]:
     return results_of(planned("scores", subject=subject), "scores")
 
 
-@pytest.mark.usefixtures("fewer_candidates")
 def test_a_violated_summary_begins_with_the_causes_of_the_report(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     report = examine(record, WRONG, layers=[LAYER], causes=True)

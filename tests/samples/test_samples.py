@@ -101,7 +101,6 @@ def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, c
     assert ("the draws fit weights='uniform'" in text) == bool(code)
 
 
-@pytest.mark.usefixtures("fewer_candidates")
 def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:
     np.save(tmp_path / "samples.npy", 1.2 * draws.outputs[:3_000][:, :, 0])
     code, text = check_files([folder / "layer.toml"], [tmp_path / "samples.npy"])
