@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_file
 
@@ -60,43 +57,3 @@ def test_devices_are_written_to_and_folders_refused(tmp_path: Path) -> None:
     for path in (tmp_path, write_file(tmp_path / "file", b"") / "below"):
         with pytest.raises(InputError, match="cannot be written"):
             write_file(path, b"")
-
-
-# Progress is shown on terminals only --------------------------------------------------------------
-
-
-WIDTHS = (64, 96, 128, 192)
-
-
-@contextlib.contextmanager
-def standard_error(number: int | None) -> Iterator[None]:
-    """Let a file be standard error, or none."""
-    before = os.dup(2)
-    try:
-        os.close(2) if number is None else os.dup2(number, 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-
-
-def rate() -> tuple[int, ...]:
-    return ac.rate(ac.AttentionLayer(width=64), WIDTHS, of="scores", size=32).widths
-
-
-def test_rates_count_their_widths_on_a_terminal_alone_and_need_no_standard_error(
-    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    assert rate() == WIDTHS
-    assert capfdbinary.readouterr() == (b"", b"")
-    with standard_error(None):
-        assert rate() == WIDTHS
-    ours, theirs = pytest.importorskip("pty").openpty()
-    monkeypatch.setenv("TERM", "xterm")
-    with standard_error(theirs):
-        assert rate() == WIDTHS
-    os.close(theirs)
-    shown = os.read(ours, 2**20)
-    os.close(ours)
-    assert b"widths" in shown
-    assert b"0/4" in shown

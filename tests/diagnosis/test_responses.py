@@ -1,19 +1,16 @@
-"""What a subject answers to changed inputs: nothing if it is right, true statements if not; and mistakes are named."""
+"""What a subject answers to changed inputs: nothing in a right one, and true statements in wrong ones."""
 
 from __future__ import annotations
 
 import dataclasses
-import operator
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import attncheck as ac
 from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.answers import projected
@@ -22,15 +19,11 @@ from attncheck.diagnosis.causes import first_stages, stage_of
 from attncheck.diagnosis.responses import findings
 from attncheck.diagnosis.sources import Violations, explanations
 from attncheck.evidence.plot_data import Matrix
-from attncheck.layers import regimes
 from attncheck.records.explanation import Certainty, Explanation
 from attncheck.simulators.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
-from benchmarks import mistakes
-from benchmarks.first_line import examined
-from benchmarks.mistakes import MISTAKES, Attention, Mistake, simulator
 from tests.simulators.answering import CENTRED_ON_BATCH, HALF, RIGHT, SINGLE, Answering, changed, few_weights, on_inputs
 
 LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
@@ -383,53 +376,3 @@ def test_a_fault_that_uses_positions_otherwise_is_not_named() -> None:
 
 def test_nothing_is_explained_without_violations() -> None:
     assert explanations(Violations((), 0, GAUSSIAN_LAWS)) == ()
-
-
-# The table of mistakes: valid simulators, wrong ones, and patterns that name them -----------------
-
-
-NAME = operator.attrgetter("name")
-PAGE = Path(mistakes.__file__).with_name("first_line.md").read_text(encoding="utf-8")
-#: Mistakes whose first line says something else than was expected, or the same in other words; all properties name one.
-UNNAMED = {*re.findall(r"^\| \[(\w+)\].*\| no +\|$", PAGE, re.MULTILINE), "SoftmaxOfHeads"}
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("layer", [mistakes.CAUSAL, mistakes.GROUPED, mistakes.NARROW], ids=ac.AttentionLayer.describe)
-def test_what_the_mistakes_share_is_right(layer: ac.AttentionLayer) -> None:
-    assert ac.check(simulator(Attention), layer, profile="smoke").verdict == "consistent"
-
-
-def test_patterns_exclude_and_refer_to_others() -> None:
-    mistake = Mistake("a", "b", "c", mistakes.PAPER, [["<query>", "!keys"], ["mask"]], simulator(Attention))
-    assert mistake.named_in("w_q is too large")
-    assert mistake.named_in("no MASK")
-    assert not mistake.named_in("queries and keys")
-    assert not mistake.named_in("values")
-
-
-@pytest.mark.sampled(7)
-@pytest.mark.usefixtures("verdicts_only")
-@pytest.mark.parametrize("name", sorted(UNNAMED))
-def test_a_mistake_without_a_name_is_violated(name: str) -> None:
-    (index,) = (index for index, mistake in enumerate(MISTAKES) if mistake.name == name)
-    assert examined(index).verdict == "violated"
-
-
-# The tiny page of tests/slow examines the first two, and the page on first lines all of them.
-@pytest.mark.sampled(14)
-@pytest.mark.parametrize("mistake", [mistake for mistake in MISTAKES[2:] if mistake.name not in UNNAMED], ids=NAME)
-def test_the_first_line_names_the_mistake(mistake: Mistake) -> None:
-    """The other properties add violations, not causes."""
-    report = ac.check(mistake.subject, mistake.layer, properties=("exactness", "structure"), profile="smoke")
-    assert report.verdict == "violated"
-    assert mistake.named_in(report.causes[0]), report.causes
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(2))
-def test_a_fault_with_effects_of_heavy_tails_is_named_on_two_layers(seed: int) -> None:
-    """Its largest effect differs by half between looks: 8.2, 18.2 and 17.8."""
-    wrong, layers = "attncheck.faults:softmax_over_columns", [regimes.STANDARD, regimes.NARROW]
-    report = ac.check(wrong, layers, properties=("exactness", "scores"), profile="smoke", seed=seed)
-    assert report.causes == ("softmax normalises the columns of the scores",)
