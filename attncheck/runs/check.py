@@ -183,7 +183,7 @@ def check(
         if isinstance(case, AttentionStack):
             refuse("layer", case, "is a stack, whose limit is a conjecture", "examine its layers, e.g. stack.layer")
         if not isinstance(case, AttentionLayer | Program):
-            remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
+            remedy = "pass attncheck.AttentionLayer(width=...), or an attncheck.Program and width=..."
             refuse("layer", case, "is not an AttentionLayer or a Program", remedy)
     exact_width = check_integer("width", width, 1, "pass the number of neurons, e.g. width=16")
     options = RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, timeout=None)

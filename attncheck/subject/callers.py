@@ -176,7 +176,8 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
 
     def reason_unsupported(self, case: ProgramCase) -> str:
         """Return why the subject does not simulate programs, or an empty string."""
-        return "" if self.programs else "the subject simulates layers only"
+        remedy = "a simulator of programs names its first parameters program, width"
+        return "" if self.programs else f"the subject simulates layers only; {remedy}"
 
     def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample:
         """Draw a validated sample of a program at each width of a case."""
