@@ -224,6 +224,22 @@ def test_keras_draws_tokens_for_an_embedding() -> None:
     assert [tap.kind for tap in taps if not tap.same_as] == ["embedding", "output"]
 
 
+def test_flax_draws_tokens_for_an_embedding() -> None:
+    nn, nnx = pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+    models: dict[str, Callable[..., Any]] = {
+        "flax:Linen": lambda width: nn.Sequential([nn.Embed(50, width), nn.Dense(4)]),
+        "flax:NNX": lambda width, rngs: nnx.Sequential(
+            nnx.Embed(50, width, rngs=rngs), nnx.Linear(width, 4, rngs=rngs)
+        ),
+    }
+    for kind, build in models.items():
+        (tokens,) = models_of(kind, build).make(16, seed=0).tensors
+        assert "int" in str(tokens.dtype)
+        assert 32 < tokens.max() < 50
+    dense = models_of("flax:Linen", lambda width: nn.Dense(width)).make(16, seed=0)
+    assert "float" in str(dense.tensors[0].dtype)
+
+
 def test_keras_takes_steps_on_torch_only() -> None:
     keras = pytest.importorskip("keras")
 
