@@ -94,6 +94,14 @@ class Masked(Steps):
         return self.merged(nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=True))
 
 
+class Shifted(Steps):
+    """Attention with an additive mask, whose axes may have one entry."""
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        q, k, v = self.projected(x)
+        return self.merged(self.weights(q @ k.mT / k.shape[-1] ** 0.5 + mask) @ v)
+
+
 class Joined(Steps):
     """Four keys beside those of the positions, whose scores are computed apart."""
 
@@ -139,14 +147,6 @@ def directly(attention: Any, x: Any) -> Any:
     return attention(x)
 
 
-def with_a_dictionary(attention: Any, x: Any) -> Any:
-    return attention(x, {})
-
-
-def equal_tensors(attention: Any, x: Any) -> Any:
-    return attention(x, x.clone(), x.clone())
-
-
 def with_positions(attention: Any, x: Any) -> Any:
     """Add positions to queries and keys, but not to values."""
     positions = torch.linspace(-1, 1, 8)[:, None]
@@ -168,7 +168,7 @@ RIGHT = "nothing wrong was found"
 NOT_READ = "NOT EXAMINED: Calling: 1 attention module (0 read, 1 not: "
 #: Module, its call, a part of the first line, and notes.
 KINDS: dict[str, tuple[Any, ...]] = {
-    "equal tensors": (Apart, equal_tensors, RIGHT),
+    "equal tensors": (Apart, lambda attention, x: attention(x, x.clone(), x.clone()), RIGHT),
     "positions": (Apart, with_positions, RIGHT, "attn: values are x W + b plus a vector that depends on the position"),
     "zero values": (Apart, with_zero_values, RIGHT),
     "one map with negative weights": (Negative, directly, "if this is meant: attn: the attention weights are not"),
@@ -180,7 +180,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
         "attn: 2 attention maps have the same queries, keys and values",
     ),
     "second softmax": (SecondSoftmax, directly, f"WRONG: {TWICE}", "attention is causal, but outputs"),
-    "filled dictionary": (Filling, with_a_dictionary, RIGHT),
+    "filled dictionary": (Filling, lambda attention, x: attention(x, {}), RIGHT),
+    "one position": (Shifted, lambda attention, x: attention(x[:, :1], 0 * x[:, :1, None, :1]), RIGHT),
     "two masks of one call": (
         Masked,
         directly,
