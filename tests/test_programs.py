@@ -48,7 +48,7 @@ from attncheck.strategies import layers, program_cases, programs
 from attncheck.subject import Subject
 from attncheck.theory.limits.programs import limit_of_program
 from tests.refusals import refused
-from tests.stack_strategy import stacks
+from tests.simulators.cases import stacks
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

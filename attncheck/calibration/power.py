@@ -150,13 +150,8 @@ class PowerEntry:
 
     @property
     def best(self) -> PowerRow | None:
-        """The row with the highest power."""
+        """The row with the highest power, a lower bound of that of a run."""
         return max(self.rows, key=lambda row: row.merit, default=None)
-
-    @property
-    def chance(self) -> float:
-        """The power of the best row's check, which is a lower bound of the power of a run."""
-        return 0.0 if self.best is None else self.best.chance
 
 
 def rows_of(

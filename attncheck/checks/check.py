@@ -316,7 +316,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     def describe(self, outcome: Outcome) -> str:
         """Return the effect, its confidence interval and its expected value as text."""
         text = f"{self.reads} {outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
-        return f"{text}, {expected(outcome)}"
+        return f"{text}, {expected(outcome.null_effect, outcome.at_most)}"
 
 
 def positions(setting: Setting) -> str:

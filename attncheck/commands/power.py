@@ -68,7 +68,7 @@ def power(
 
 def _line(entry: PowerEntry) -> str:
     row = entry.best
-    head = f"{entry.fault:26} {entry.exposure:8} {entry.chance:6.1%}"
+    head = f"{entry.fault:26} {entry.exposure:8} {row.chance if row else 0.0:6.1%}"
     if row is None or row.needed is None:
         untold = "no planned check detects it"
         reason = "it changes none of the fixed layers of this profile" if row is None else untold

@@ -18,6 +18,7 @@ from attncheck.evidence.exchange import Trend
 from attncheck.evidence.families import Scale
 from attncheck.evidence.family import Family, Outcome, check_power, finite_array
 from attncheck.evidence.looks import examine, per_look_power
+from attncheck.evidence.verdicts import Verdict
 
 #: Most draws planned for one look; a fourth look takes eight times as many.
 MOST_DRAWS = 2_000_000
@@ -280,7 +281,7 @@ class Evidence:
         problems = [
             f"{name}: p = {', '.join(map(chance, trail.p_values))}"
             for name, trail in trails.items()
-            if not trail.verdict.passed
+            if trail.verdict is not Verdict.CONSISTENT
         ]
         problems += [f"not rejected: {name} (p = {chance(p)})" for name, p in wrong.items() if p >= level]
         message = f"{'violated' if problems else 'consistent'}: {'; '.join(problems or first)}"

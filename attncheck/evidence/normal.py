@@ -27,6 +27,10 @@ from attncheck.evidence.summaries import NormalScore
 
 # Standard deviation of log |N(0, 1)|.
 _LOG_NORMAL = math.pi / 8**0.5
+# Ratio of neighbouring widths, and coefficients with which mean logarithms at three widths add up to the order: terms
+# of the next order in 1/n cancel.
+_RATIO = 4.0
+_WEIGHTS = np.array([1.0, -(_RATIO + 1.0), _RATIO]) / (math.log(_RATIO) * (_RATIO - 1.0))
 
 
 @dataclass(frozen=True)
@@ -207,9 +211,9 @@ def _normal_outcome(z: float, count: int, spread: float) -> Outcome:
 
 @dataclass(frozen=True)
 class Order(Family):
-    """Test that deviations at widths n, f n and f² n scale as n^order.
+    """Test that deviations at widths n, 4n and 16n scale as n^order.
 
-    The effect is (f s₂ - s₁)/(f - 1), where s₁ and s₂ are slopes of mean log |deviation| against log n between
+    The effect is (4 s₂ - s₁)/3, where s₁ and s₂ are slopes of mean log |deviation| against log n between
     neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the effect
     converges as 1/n². The p-value uses the normal limit.
 
@@ -217,8 +221,6 @@ class Order(Family):
     ----------
     order : float
         Order under the null.
-    ratio : float
-        Ratio f of neighbouring widths.
 
     Examples
     --------
@@ -231,24 +233,16 @@ class Order(Family):
     """
 
     order: float
-    ratio: float = 4.0
     #: Fewest draws for the normal limit of the mean.
     minimum_count: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         check_number("order", self.order, "pass an order in n, e.g. order=-0.5")
-        check_number("ratio", self.ratio, "pass the ratio of neighbouring widths, e.g. ratio=4.0", above=1.0)
 
     @property
     def null_effect(self) -> float:
         """The declared order."""
         return self.order
-
-    @property
-    def _weights(self) -> tuple[float, float, float]:
-        """Coefficients with which the mean logarithms at the three widths add up to the effect."""
-        f, unit = self.ratio, math.log(self.ratio) * (self.ratio - 1.0)
-        return 1.0 / unit, -(f + 1.0) / unit, f / unit
 
     def condensed(self, *data: Any) -> CondensedData:
         """Condense log |deviation| of draws, (draws, 3), to sums of centred values and their squares.
@@ -270,30 +264,24 @@ class Order(Family):
         return CondensedData(sums, conclude).add(*data)
 
     def _checked(self, logs: ArrayLike, widths: ArrayLike) -> FloatArray:
-        """Return the logarithms; raise `InputError` unless there are three widths that grow by the factor `ratio`."""
+        """Return the logarithms; raise `InputError` unless there are three widths that grow by the factor 4."""
         values, sizes = finite_array("logs", logs), np.unique(finite_array("widths", widths))
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
-        if np.abs(sizes[1:] / sizes[:-1] - self.ratio).max() > 1e-9:
-            refuse(
-                "widths",
-                sizes.tolist(),
-                f"do not grow by the factor {self.ratio:g}",
-                f"pass widths n, {self.ratio:g} n, {self.ratio**2:g} n",
-            )
+        if np.abs(sizes[1:] / sizes[:-1] - _RATIO).max() > 1e-9:
+            refuse("widths", sizes.tolist(), f"do not grow by the factor {_RATIO:g}", "pass widths n, 4n and 16n")
         return values
 
     def _outcome(self, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:
         """Return the outcome for means and standard deviations of the logarithms."""
         spreads = deviations / math.sqrt(count)
-        weights = np.array(self._weights)
-        slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
+        slope, error = float(_WEIGHTS @ means), float(np.hypot.reduce(_WEIGHTS * spreads))
         z = (slope - self.order) / error if error > 0 else math.inf
         half = QUANTILE * error
         p_value = float(2.0 * special.ndtr(-abs(z)))
         # Use the known spread of the logarithms: one that is estimated from the sample would depend on the sample's
         # slope.
-        information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
+        information = count / (_LOG_NORMAL * math.hypot(*_WEIGHTS)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, summary=summary)
 
@@ -301,7 +289,7 @@ class Order(Family):
         """Return the chance of detecting that the deviations scale as n^`alternative`."""
         truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
         count = check_integer("size", size, 1, DRAWS)
-        mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))
+        mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*_WEIGHTS))
         return normal_power(mean, level)
 
     @property

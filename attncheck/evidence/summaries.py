@@ -33,8 +33,8 @@ class NormalScore:
 
     Examples
     --------
-    >>> NormalScore(z=2.0, information=100.0).effect
-    0.2
+    >>> NormalScore(z=2.0, information=100.0).one_sided
+    False
     """
 
     z: float
@@ -53,11 +53,6 @@ class NormalScore:
     def one_sided(self) -> bool:
         """Whether only large values are evidence against the null."""
         return self.unit == "excess"
-
-    @property
-    def effect(self) -> float:
-        """Estimated effect, or 0 if the information is 0."""
-        return self.z / self.information**0.5 if self.information else 0.0
 
 
 @dataclass(frozen=True)

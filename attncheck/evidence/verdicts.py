@@ -5,48 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from attncheck._lib.text import number
 from attncheck.evidence.family import Outcome
 
 
-class OutcomeLike(Protocol):
-    """Protocol of objects with a null effect, such as outcomes of tests and recorded results."""
-
-    @property
-    def null_effect(self) -> float | None:
-        """Effect under the null, or the largest effect that the null allows."""
-
-    @property
-    def at_most(self) -> bool:
-        """Whether the null allows every effect up to `null_effect`."""
-
-
-def allowed(outcome: OutcomeLike) -> str:
-    """Return as text the effect under the null, or "up to" the largest effect that the null allows.
+def allowed(null_effect: float | None, at_most: bool) -> str:
+    """Return as text the effect under the null or, if it allows all effects up to that, "up to" and the largest one.
 
     Examples
     --------
-    >>> from attncheck.evidence.family import Outcome
-    >>> allowed(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
-    '1'
-    >>> allowed(Outcome(1.0, 0.0, 0.0, 0.003, null_effect=0.0045, count=9, at_most=True))
-    'up to 0.0045'
+    >>> allowed(1.0, at_most=False), allowed(0.0045, at_most=True)
+    ('1', 'up to 0.0045')
     """
-    return f"{'up to ' if outcome.at_most else ''}{number(outcome.null_effect)}"
+    return f"{'up to ' if at_most else ''}{number(null_effect)}"
 
 
-def expected(outcome: OutcomeLike) -> str:
+def expected(null_effect: float | None, at_most: bool) -> str:
     """Return the effect under the null as text, such as "expected 1" or "allowed up to 0.0045".
 
     Examples
     --------
-    >>> from attncheck.evidence.family import Outcome
-    >>> expected(Outcome(0.5, 1.02, 0.9, 1.1, null_effect=1.0, count=9))
+    >>> expected(1.0, at_most=False)
     'expected 1'
     """
-    return f"{'allowed' if outcome.at_most else 'expected'} {allowed(outcome)}"
+    return f"{'allowed' if at_most else 'expected'} {allowed(null_effect, at_most)}"
 
 
 class Verdict(StrEnum):
@@ -65,8 +48,8 @@ class Verdict(StrEnum):
 
     Examples
     --------
-    >>> Verdict("violated").passed, str(Verdict.NOT_EXAMINED)
-    (False, 'not examined')
+    >>> str(Verdict.NOT_EXAMINED)
+    'not examined'
     """
 
     CONSISTENT = "consistent"
@@ -87,11 +70,6 @@ class Verdict(StrEnum):
         present = set(verdicts)
         order = (cls.VIOLATED, cls.INCONCLUSIVE, cls.EXPLAINED, cls.CONSISTENT)
         return next((verdict for verdict in order if verdict in present), cls.NOT_EXAMINED)
-
-    @property
-    def passed(self) -> bool:
-        """Whether the verdict is a pass."""
-        return self is Verdict.CONSISTENT
 
 
 @dataclass(frozen=True)

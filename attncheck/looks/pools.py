@@ -331,4 +331,5 @@ def _text(pool: CasePool, outcome: Outcome) -> str:
     label = common or (f"common deviation of: {pool.check.reads}" if unit == "deviation" else pool.check.reads)
     numbers = f"{outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
     null = f" (null: {pool.check.null})" if common else ""
-    return f"{label} {numbers}, {expected(outcome)}, pooled over {counted(outcome.count, 'case')}{null}"
+    expectation = expected(outcome.null_effect, outcome.at_most)
+    return f"{label} {numbers}, {expectation}, pooled over {counted(outcome.count, 'case')}{null}"

@@ -83,19 +83,6 @@ def unexamined(
         affordable=cost.affordable,
         level=cost.level,
         power=cost.power,
-        p_values=[],
-        effects=[],
-        effect=None,
-        low=None,
-        high=None,
-        null_effect=None,
-        mde=None,
-        alternative=None,
-        combined=1.0,
-        continuous=False,
-        text="",
-        hint="",
-        seconds=0.0,
     )
 
 

@@ -86,11 +86,6 @@ class ParameterStatistics:
         return self.mean - self.mean_error, self.mean + self.mean_error
 
     @property
-    def relative_scale(self) -> ScaleEstimate | None:
-        """Standard deviation times √fan_in; None without a fan-in."""
-        return self.scale.times(math.sqrt(self.fans[0])) if self.fans else None
-
-    @property
     def keeps_default(self) -> bool:
         """Whether law, scale and mean are those of the owner's default initialiser."""
         if self.default is None or abs(self.mean) > self.mean_error:
@@ -214,10 +209,11 @@ def _matches(row: ParameterStatistics) -> tuple[str, ...]:
     if unclear or abs(row.mean) > row.mean_error:
         return ()
     known: list[str] = []
-    if row.relative_scale is not None and row.fans is not None:
+    if row.fans is not None:
+        relative = row.scale.times(math.sqrt(row.fans[0]))
         # The last convention, a standard deviation that does not depend on the width, is left out here. It is added
         # below, together with its law.
-        known += laws.known_by(row.relative_scale, laws.conventions(*row.fans, 0)[:-1])
+        known += laws.known_by(relative, laws.conventions(*row.fans, 0)[:-1])
     if row.keeps_default:
         known.append(f"default of {row.owner}")
     known += [f"{row.laws[0]}({std:g})" for std in _CHOSEN if row.scale.holds(std)]

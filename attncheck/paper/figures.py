@@ -79,7 +79,7 @@ def _densities(figure: Figure) -> Panel:
 
     def paint(axes: Axes) -> None:
         for index, limit in enumerate(figure.limits.values()):
-            axes.plot(t, limit.density, color=INK, linewidth=2.4, label=many if index == 0 else None)
+            axes.plot(t, limit.pdf(t), color=INK, linewidth=2.4, label=many if index == 0 else None)
         for law, color, line in zip(laws, SERIES, STYLES, strict=False):
             axes.plot(t, law.density, color=color, linestyle=line, linewidth=1.4, label=law.label)
         axes.set(xlim=(-2.5, 2.5), ylim=(0, None), xlabel="y", ylabel="density")
@@ -238,8 +238,8 @@ def _output_histograms(figure: Figure) -> Panel:
         for law, color in zip(laws, SERIES, strict=False):
             axes.stairs(_shares(figure, law), figure.edges, color=color, linewidth=1.0, alpha=0.8)
             limit = figure.limits[law.label]
-            axes.plot(t, limit.density, color=color, linewidth=1.8)
-        axes.plot(t, gaussian(t, figure.limits[laws[0].label].variance), color=INK, linewidth=1.2, linestyle="--")
+            axes.plot(t, limit.pdf(t), color=color, linewidth=1.8)
+        axes.plot(t, gaussian(t, figure.limits[laws[0].label].variance()), color=INK, linewidth=1.2, linestyle="--")
         axes.set(yscale="log", xlim=(-3, 3), ylim=(1e-5, 4), xlabel="y at n = 256", ylabel="density")
         axes.text(-2.95, 2e-2, "H = 1", color=SERIES[0], fontsize=11)
         axes.text(-0.45, 1.5e-4, "H = 256", color=SERIES[1], fontsize=11)
@@ -253,7 +253,7 @@ def _output_histograms(figure: Figure) -> Panel:
 def _tails(figure: Figure) -> Panel:
     laws, t = _by_heads(figure), grid()
     limits = [figure.limits[law.label] for law in laws]
-    from_gaussian = [limit.density - gaussian(t, limit.variance) for limit in limits]
+    from_gaussian = [limit.pdf(t) - gaussian(t, limit.variance()) for limit in limits]
     finite = [figure.curves[law.label].value for law in laws]
 
     def paint(axes: Axes) -> None:

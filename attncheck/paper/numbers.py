@@ -124,7 +124,7 @@ def _tails(figure: Figure) -> PaperStatement:
     for law in laws:
         moments, limit = figure.curves[law.label].moments, figure.limits[law.label]
         at = f"{moments[2]:.4f} ± {moments[3]:.1g} at n = 256"
-        computed.append(f"{law.label}: {at}, {limit.excess_kurtosis:.4f} in the limit")
+        computed.append(f"{law.label}: {at}, {limit.excess_kurtosis():.4f} in the limit")
     return PaperStatement(
         "with one head y has heavier tails than a Gaussian, with 256 heads it does not",
         "excess kurtosis " + "; ".join(f"{law.label}: {_over(law.excess_kurtosis)}" for law in laws),

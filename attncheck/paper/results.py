@@ -13,6 +13,7 @@ from attncheck.paper.experiments import EXPERIMENTS, ExactDistance, Experiment, 
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
+from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.rates.law import Distance
 from attncheck.theory.rates.rate import Rate, fit
 
@@ -56,22 +57,13 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True)
-class LimitDensity:
-    """The density of an infinite-width law."""
-
-    density: FloatArray
-    variance: float
-    excess_kurtosis: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Figure:
     """A published figure as numbers, and the run that made them."""
 
     experiment: Experiment
     run: PaperRun
     edges: FloatArray
-    limits: dict[str, LimitDensity]
+    limits: dict[str, LimitLaw]
     sampled: dict[str, SampledLaw]
     curves: dict[str, Curve]
     points: dict[ExactDistance, Distance]
@@ -111,7 +103,7 @@ def gather(name: str, results: Mapping[Task, Arrays], manifest: PaperRun) -> Fig
         experiment=experiment,
         run=manifest,
         edges=units.edges()[::merged],
-        limits={case.label: _limit(case) for case in _limits(experiment)},
+        limits={case.label: limit(case.layer) for case in _limits(experiment)},
         sampled={case.label: _sampled(case, experiment, results, merged) for case in experiment.configurations},
         curves={case.curve: _curve(case, results[Task(name, case)]) for case in experiment.exact if case.curve},
         points=points,
@@ -134,11 +126,6 @@ def _limits(experiment: Experiment) -> list[ExperimentCase]:
     """Return one case per limit law of the experiment."""
     chosen = [case for case in experiment.configurations if case.limit]
     return chosen or [case for case in experiment.configurations if case.of == "outputs"]
-
-
-def _limit(case: ExperimentCase) -> LimitDensity:
-    law = limit(case.layer)
-    return LimitDensity(np.asarray(law.pdf(units.grid())), law.variance(), law.excess_kurtosis())
 
 
 def _sampled(case: ExperimentCase, experiment: Experiment, results: Mapping[Task, Arrays], merged: int) -> SampledLaw:

@@ -95,19 +95,19 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     affordable: int
     level: float
     power: float
-    p_values: list[float]
-    effects: list[float]
-    effect: float | None
-    low: float | None
-    high: float | None
-    null_effect: float | None
-    mde: float | None
-    alternative: float | None
-    combined: float
-    continuous: bool
-    text: str
-    hint: str
-    seconds: float
+    p_values: list[float] = []
+    effects: list[float] = []
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    null_effect: float | None = None
+    mde: float | None = None
+    alternative: float | None = None
+    combined: float = 1.0
+    continuous: bool = False
+    text: str = ""
+    hint: str = ""
+    seconds: float = 0.0
     diagnosis: list[str] = []
     plot: dict[str, Any] | None = None
     at_most: bool = False

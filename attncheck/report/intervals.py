@@ -58,7 +58,7 @@ def by_case(tally: Tally) -> Drawing | None:
 
     remaining = tally.examined - len(results)
     more = f"; {counted(remaining, 'other')} not shown" if remaining else ""
-    title = f"{label_of(results[0])}, {expected(results[0])}, by case"
+    title = f"{label_of(results[0])}, {expected(results[0].null_effect, results[0].at_most)}, by case"
     caption = f"{title} with 99% intervals{more}. Shaded: too small to be detected"
     alt = f"{caption}: {'; '.join(f'{layer_name(result.case)}: {interval(result)}' for result in results)}."
     margins = _LABELS, 18, 34, 8

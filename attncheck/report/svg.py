@@ -14,20 +14,15 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
+INK, MUTED, GRID = "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
 #: Line colours, distinct in lightness for colour-blind readers.
 SERIES = ("#0072b2", "#d55e00", "#007e5c", "#8a3f78")
 _SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": MUTED,
-    "axes.facecolor": PAPER,
     "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.unicode_minus": True,
-    "figure.facecolor": PAPER,
-    "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
     "font.size": 12.0,
     "axes.labelsize": 12.0,
@@ -35,7 +30,6 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelsize": 11.0,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
-    "path.simplify": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "attncheck",
     "text.color": INK,

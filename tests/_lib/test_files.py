@@ -11,14 +11,6 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_file
 
 
-def test_files_and_their_folders_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.txt"
-    assert write_file(path, b"first") == path
-    write_file(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert list(path.parent.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_what_was_there_outlives_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException

@@ -1,8 +1,9 @@
-"""`attncheck inspect` on layers and whole models."""
+"""`attncheck inspect` on layers and whole models, and what `attncheck init` writes for each framework."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -98,3 +99,24 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert fields["unexpected"] == ["attn: mask is 'none', not 'causal'"]
     assert [row["name"] for row in fields["parameters"]][-2:] == ["fc.weight", "fc.bias"]
     assert fields["attention"]["attn"]["num_heads"] == 2
+
+
+# Beginning ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("framework", ["torch", "flax", "keras"])
+def test_lines_of_the_workflow_pass(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(framework)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "layer", raising=False)  # of the framework before
+    assert main(["init", "--framework", framework]) == ExitCode.CONSISTENT
+    workflow = Path(".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    install, test, inspect = (line.split() for line in re.findall(r"^ *- run: (.*)$", workflow, re.MULTILINE))
+    assert install[:4] == ["python", "-m", "pip", "install"]
+    assert (test[:3], inspect[0]) == (["python", "-m", "pytest"], "attncheck")
+    sys.path.insert(0, "")  # as `python -m` does
+    monkeypatch.delitem(sys.modules, "test_layer", raising=False)
+    assert pytest.main(["-p", "no:cacheprovider", *test[3:]]) == pytest.ExitCode.OK
+    assert main(inspect[1:]) == ExitCode.CONSISTENT

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -258,3 +261,43 @@ def test_what_falls_falls_as_one_over_n_and_the_gap_is_stated() -> None:
     assert large.value == pytest.approx(1.3e-4, rel=0.05)
     full = LAYER.replace(head_dim=None)
     assert ac.distance(full, size=64) == ac.distance(full, size=64, reference="infinite width")
+
+
+# Progress is shown on terminals only --------------------------------------------------------------
+
+
+COUNTED = (64, 96, 128, 192)
+
+
+@contextlib.contextmanager
+def standard_error(number: int | None) -> Iterator[None]:
+    """Let a file be standard error, or none."""
+    before = os.dup(2)
+    try:
+        os.close(2) if number is None else os.dup2(number, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def rate() -> tuple[int, ...]:
+    return ac.rate(ac.AttentionLayer(width=64), COUNTED, of="scores", size=32).widths
+
+
+def test_rates_count_their_widths_on_a_terminal_alone_and_need_no_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert rate() == COUNTED
+    assert capfdbinary.readouterr() == (b"", b"")
+    with standard_error(None):
+        assert rate() == COUNTED
+    ours, theirs = pytest.importorskip("pty").openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with standard_error(theirs):
+        assert rate() == COUNTED
+    os.close(theirs)
+    shown = os.read(ours, 2**20)
+    os.close(ours)
+    assert b"widths" in shown
+    assert b"0/4" in shown

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 
 from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.causes import stage
@@ -27,7 +28,7 @@ from attncheck.report.results import of_result
 from attncheck.report.svg import BAD
 from tests.recorded import Recorded, make_result, results_in, write_record
 
-from .conftest import LAYERS, render, violated_result
+from .conftest import LAYERS, render, text_of, violated_result
 
 # What it says ------------------------------------------------------------------------------------
 
@@ -129,22 +130,22 @@ def test_page_says(tmp_path: Path, name: str) -> None:
     page = render(write_record(tmp_path / "record.jsonl", results, **record))
     for section, texts in says.items():
         for text in texts:
-            assert text in page.text(section)
-    assert absent not in page.text()
+            assert text in text_of(page, section)
+    assert absent not in text_of(page)
 
 
-def in_order(elements: list[str], *wanted: str) -> bool:
-    """Return whether elements come in this order, with gaps."""
-    rest = iter(elements)
-    return all(any(element == name for element in rest) for name in wanted)
+def in_order(page: BeautifulSoup, *wanted: str) -> bool:
+    """Return whether elements of the verdict come in this order, with gaps."""
+    rest = iter(page.select("section#verdict *"))
+    return all(any(element.css.match(selector) for element in rest) for selector in wanted)
 
 
 def test_clean_run(clean_record: Path) -> None:
     """The verdict with its budget, what was not examined and what would have been seen; the map; all claims."""
     page = render(clean_record)
-    verdict, claims = page.text("verdict"), page.text("claims")
-    assert [attributes["id"] for attributes in page.all("section")] == ["verdict", "claims", "space", "provenance"]
-    assert in_order(page.first, "div.box consistent", "h2", "div.first", "ul", "figure.map", "details")
+    verdict, claims = text_of(page, "verdict"), text_of(page, "claims")
+    assert [section["id"] for section in page.find_all("section")] == ["verdict", "claims", "space", "provenance"]
+    assert in_order(page, "div.box.consistent", "h2", "div.first", "ul", "figure.map", "details")
     for text in (
         "mine:simulate behaves as the theorem says",
         "false-alarm probability set to 1e-06 before the run",
@@ -158,20 +159,20 @@ def test_clean_run(clean_record: Path) -> None:
     for title in ("Check", "Effect", "Minimum detectable effect", "Examined", "Verdict"):
         assert title in claims
     for text in ("numpy 2.1.0", "12.5 s", "1.001 [0.981, 1.021], expected 1", "relu not visited"):
-        assert text in page.text()
+        assert text in text_of(page)
 
 
 def test_faulty_run(faulty_record: Path) -> None:
     """On the first screen sentence, picture, smallest layer and replay; the same among the failures."""
     page, smallest = render(faulty_record), violated_result(layer=LAYERS[2])
-    assert in_order(page.first, "div.box violated", "h2", "div.first", "figure", "dl.facts", "pre.copy", "details")
-    assert "figure.map" not in page.first
-    sentence, _, rest = page.text("verdict").partition("declared 1.")
+    assert in_order(page, "div.box.violated", "h2", "div.first", "figure", "dl.facts", "pre.copy", "details")
+    assert not page.select("section#verdict figure.map")
+    sentence, _, rest = text_of(page, "verdict").partition("declared 1.")
     assert f"mine:simulate departs from the theorem: {HINT}" in sentence
     assert sentence.endswith("; score variance 0.25 [0.24, 0.26], ")
     assert "Layer n=2 s=5 H=1 causal, the smallest of them" in rest
     assert "Return value_gram too: up to 1 more result." in rest
-    failures = page.text("failures")
+    failures = text_of(page, "failures")
     for text in (rest, failures):
         assert f"attncheck replay {faulty_record} {smallest.id}" in text
     assert "Smallest of them: n=2 s=5 H=1 causal" in failures
@@ -184,9 +185,9 @@ def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) ->
     sharp = violated_result("scores.scale", p_values=[1e-4] * 3, hint="sharp", combined=1e-12)
     limit = violated_result("inputs.limit", kind="limit", effect=9.0, low=8.999, high=9.001, hint="limit")
     page = render(write_record(tmp_path / "run.jsonl", [blunt, sharp, limit]))
-    headings = [page.text("failures").index(word) for word in ("Sharp", "Blunt", "Limit")]
+    headings = [text_of(page, "failures").index(word) for word in ("Sharp", "Blunt", "Limit")]
     assert headings == sorted(headings)
-    assert "departs from the theorem: sharp" in page.text("verdict")
+    assert "departs from the theorem: sharp" in text_of(page, "verdict")
 
 
 def test_every_claim_has_its_place_along_the_computation() -> None:
@@ -261,9 +262,9 @@ def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
     for number, plot in enumerate((seen, missing, {"kind": "hologram"})):
         closing = {"explanations": [Explanation("position 0 attends to 0 and 1", Certainty.EXACT, plot=plot)]}
         page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
-        found = [image for image in page.all("img") if "Inputs that change" in str(image["alt"])]
+        found = [image for image in page.find_all("img") if "Inputs that change" in str(image["alt"])]
         assert len(found) == (plot is seen)
-        assert ("by case with 99% intervals" in page.text("verdict")) is (plot is not seen)
+        assert ("by case with 99% intervals" in text_of(page, "verdict")) is (plot is not seen)
         if found:
             assert "2 of 9 differ, first at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
 
@@ -271,7 +272,7 @@ def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
 def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path) -> None:
     layers = [LAYERS[0].replace(width=width) for width in range(2, 62)]
     results = [make_result(layer=layer) for layer in layers[:-1]] + [violated_result(layer=layers[-1])]
-    text = render(write_record(tmp_path / "many.jsonl", results)).text("claims")
+    text = text_of(render(write_record(tmp_path / "many.jsonl", results)), "claims")
     assert "1 claim on 40 cases" in text
     assert "20 other cases not shown" in text
     assert text.partition("not shown")[2].count("✗") == 3  # the cell, the claim and the check
@@ -292,7 +293,7 @@ def test_effects_by_case_are_drawn_and_told(tmp_path: Path) -> None:
 
 def test_every_picture_says_its_message_in_words(clean_record: Path, faulty_record: Path) -> None:
     for record in (clean_record, faulty_record):
-        images = render(record).all("img")
+        images = render(record).find_all("img")
         assert len(images) >= 5
         for image in images:
             assert len(str(image["alt"])) > 80
@@ -361,4 +362,4 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         entries | {"rows": [0, 1, 10**9]},
     ]
     results = [make_result(f"scores.{number}", plot=plot) for number, plot in enumerate(plots)]
-    assert not render(write_record(tmp_path / "bad.jsonl", results)).all("img")
+    assert not render(write_record(tmp_path / "bad.jsonl", results)).find_all("img")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from attncheck.evidence.exchange import Calls, Trend
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import ROOM
 from attncheck.faults import FAULTS
+from attncheck.layers.regimes import REGIMES
 from attncheck.looks import look as look_module
 from attncheck.looks.examine import probed, run_items
 from attncheck.looks.item import Item
 from attncheck.looks.look import CheckData, observe
 from attncheck.looks.plan import Cost, Plan
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
+from attncheck.looks.substitutes import substitute
 from attncheck.programs import recurrent
 from attncheck.pytest_plugin.cases import item_id
 from attncheck.records.schema import Result
@@ -402,3 +405,84 @@ def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -
     data.add((np.zeros(0), rng.standard_normal(400)))
     assert data.outcome().count == 5000
     assert data.outcome().p_value > 1e-6
+
+
+# Substitutes for layers that the subject does not support -----------------------------------------
+
+
+def cases_of(subject: Any) -> list[Any]:
+    """Return the cases of scores that are planned."""
+    return [item.case for item in made(subject=subject).items("scores", layers())]
+
+
+def declaring(**attributes: Any) -> Any:
+    """Return a right simulator with attributes."""
+    simulator: Any = functools.partial(collapsed)
+    vars(simulator).update(attributes)
+    return simulator
+
+
+def added(supports: Callable[[AttentionLayer], bool | str]) -> list[Any]:
+    """Return the cases that are planned in place of unsupported ones, which are planned too, as not examined."""
+    cases, every = cases_of(declaring(supports=supports)), cases_of(collapsed)
+    assert cases[: len(every)] == every
+    assert len(set(cases)) == len(cases)
+    return cases[len(every) :]
+
+
+def plain(layer: Any) -> bool | str:
+    """Support a mask, and otherwise only defaults."""
+    sizes = {name: getattr(layer, name) for name in ("width", "seq_len", "num_heads", "mask")}
+    return layer == AttentionLayer(**sizes) or "only masks"
+
+
+def test_others_stand_in_for_layers_that_are_not_supported() -> None:
+    cases = added(plain)
+    assert all(plain(layer) is True for layer in cases)
+    # In place of the unsupported grouped causal fixed case: a causal layer of its sizes.
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in cases
+
+
+def failing(layer: AttentionLayer) -> bool:
+    raise RuntimeError("no licence")
+
+
+def test_nothing_stands_in_where_sizes_are_not_supported_or_a_declaration_fails() -> None:
+    assert added(lambda layer: False) == added(failing) == []
+    assert substitute(GROUPED, lambda layer: layer.width == 8) is None
+    alone = substitute(GROUPED, lambda layer: layer.num_heads == 1 and layer.mask == "causal")
+    assert alone is not None
+    assert (alone.width, alone.seq_len, alone.num_heads) == (GROUPED.width, GROUPED.seq_len, 1)
+
+
+def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
+    cases = added(lambda layer: layer.head_dim is not None and layer.mask == "none")
+    assert all(layer.head_dim is not None for layer in cases)
+    # The grouped causal fixed case: heads of width/num_heads, and its groups.
+    assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in cases
+    # The first supported plain layer is the base, overridden by the layer's own fields.
+    wide = AttentionLayer(width=16, num_heads=4, head_dim=8, score_scaling="1/n")
+    assert substitute(wide, lambda layer: layer.head_dim is not None) == wide
+    linear = substitute(wide, lambda layer: layer.attention_map == "linear" and layer.head_dim is None)
+    assert linear == AttentionLayer(width=16, num_heads=4, attention_map="linear", score_scaling="1/n")
+
+
+def test_stand_ins_keep_all_that_is_supported() -> None:
+    tied = REGIMES["tied queries and keys"]
+    assert substitute(tied, lambda layer: layer.mask == "none") == tied
+    assert substitute(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
+    # Fields supported only together, in any order.
+    together = AttentionLayer(width=4, head_dim=2, mask="causal")
+    assert substitute(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (AttentionLayer(width=8), "layers=AttentionLayer.*is not a list of layers; list one"),
+        ([], r"layers=\[\]: is empty"),
+        ([AttentionLayer(width=8), 4], r"layers\[1\]=4: is not an AttentionLayer"),
+    ],
+)
+def test_layers_that_are_none_are_refused(declared: object, message: str) -> None:
+    refused(lambda: cases_of(declaring(layers=declared)), message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -29,19 +30,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+def run_in(folder: Path, paths: str, line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell in a folder, with modules of `paths` first."""
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PYTHONPATH": paths, "PATH": programs, "PYTEST_ADDOPTS": ""}
+    return subprocess.run(
+        line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=500
+    )
+
+
 @pytest.fixture
 def shell(wheel: Path, tmp_path: Path) -> Shell:
     """Return a function that runs a line in an empty project with the wheel's attncheck."""
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PYTHONPATH": str(wheel), "PATH": programs}
-    environment.pop("PYTEST_ADDOPTS", None)
-
-    def run(line: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=500
-        )
-
-    return run
+    return functools.partial(run_in, tmp_path, str(wheel))
 
 
 def digest(said: str) -> str:
@@ -94,38 +95,26 @@ def test_own(attncheck_layer):
 
 
 EXAMPLE = ROOT / "examples" / "differential_attention"
-Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Python:
-    """Return a function that runs Python where the package is installed, in a folder with its tests only."""
+def example(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Return a function that runs a line where the package is installed, in a folder with its tests only."""
     folder = tmp_path_factory.mktemp("example")
     source = shutil.copytree(EXAMPLE, folder / "source")
     site = folder / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(source)]
     subprocess.run(install, check=True, timeout=300)
     shutil.copytree(EXAMPLE / "tests", folder / "tests")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
-    environment.pop("PYTEST_ADDOPTS", None)
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        call = [sys.executable, *arguments]
-        return subprocess.run(
-            call, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=500
-        )
-
-    return run
+    return functools.partial(run_in, folder, os.pathsep.join([str(site), str(ROOT)]))
 
 
-def test_its_tests_pass(python: Python) -> None:
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+def test_its_tests_pass(example: Shell) -> None:
+    done = example("pytest -q -p no:cacheprovider tests")
     assert done.returncode == 0, done.stdout
 
 
-def test_its_simulator_runs_in_another_process(python: Python) -> None:
-    done = python(
-        *("-m", "attncheck", "run", "--profile", "smoke", "--workers", "1", "--record", "record.jsonl"),
-        *("--only", "differential", "--subject", "differential_attention:simulate"),
-    )
+def test_its_simulator_runs_in_another_process(example: Shell) -> None:
+    options = "--profile smoke --workers 1 --record record.jsonl --only differential"
+    done = example(f"attncheck run {options} --subject differential_attention:simulate")
     assert done.returncode == 0, done.stdout + done.stderr

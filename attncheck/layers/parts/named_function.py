@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.imports import find, imported, path_of, short_name
+from attncheck._lib.imports import imported, path_of, short_name
 
 # Prefix in records that marks the name of a function without an import path.
 _LOCAL = "local:"
@@ -31,18 +31,14 @@ def validate(
     return str(value)
 
 
-def resolve(field: str, value: Any) -> Callable[..., Any]:
-    """Return the function that a validated value names."""
+def resolve(field: str, value: Any, trust: Sequence[str] | None = None) -> Any:
+    """Return the function that a validated value names; with `trust`, of a module in it, or of NumPy or SciPy, only."""
     if callable(value):
-        function: Callable[..., Any] = value
-        return function
+        return value
     if value.startswith(_LOCAL):
-        _refuse_local(field, value)
-    try:
-        target: Callable[..., Any] = find(value)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
-    return target
+        problem = "was a local function, which cannot be imported"
+        refuse(field, value, problem, "define it at the top level of a module and build the layer again")
+    return imported(field, value, [value.partition(":")[0]] if trust is None else trust)
 
 
 def label(value: Any) -> str:
@@ -52,13 +48,5 @@ def label(value: Any) -> str:
 
 def check_trusted(field: str, value: Any, trust: Sequence[str]) -> None:
     """Raise `InputError` if a recorded value names a local function, or a function of an untrusted module."""
-    if not isinstance(value, str) or ":" not in value:
-        return
-    if value.startswith(_LOCAL):
-        _refuse_local(field, value)
-    imported(field, value, trust)
-
-
-def _refuse_local(field: str, value: str) -> NoReturn:
-    problem = "was a local function, which cannot be imported"
-    refuse(field, value, problem, "define it at the top level of a module and build the layer again")
+    if isinstance(value, str) and ":" in value:
+        resolve(field, value, trust)

@@ -137,7 +137,7 @@ def _row(result: Result) -> tuple[str, ...]:
         result.check,
         result.verdict,
         f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
-        allowed(result),
+        allowed(result.null_effect, result.at_most),
         mde_text(result.mde),
         f"{result.size:,}",
         ", ".join(map(chance, result.p_values)),

@@ -256,13 +256,9 @@ class _Repetition:
     change
         Mean of g(δ) - g(0) over draws.
     linear
-        Mean of L over draws.
+        Mean of L over draws minus its exact mean.
     quadratic
-        Mean of Q over draws.
-    linear_mean
-        Exact mean of L.
-    quadratic_mean
-        Exact mean of Q, or None if unknown.
+        Mean of Q over draws minus its exact mean, or None if that is unknown.
     probes : ndarray, shape (draws, 3, probes)
         g(δ) - g(0), L and Q for several test functions g.
     """
@@ -270,9 +266,7 @@ class _Repetition:
     shift: FloatArray
     change: FloatArray
     linear: FloatArray
-    quadratic: FloatArray
-    linear_mean: FloatArray
-    quadratic_mean: FloatArray | None
+    quadratic: FloatArray | None
     probes: FloatArray
 
     @classmethod
@@ -291,21 +285,21 @@ class _Repetition:
             parts = np.stack(lines.parts(deviations[part]))
             sums += parts.sum(axis=1)
             probes.append((parts @ table).swapaxes(0, 1))
+        change, linear, quadratic = sums / size
+        mean = lines.quadratic_mean(rng)
         return cls(
             shift=lines.shift(),
-            change=sums[0] / size,
-            linear=sums[1] / size,
-            quadratic=sums[2] / size,
-            linear_mean=lines.linear_mean(),
-            quadratic_mean=lines.quadratic_mean(rng),
+            change=change,
+            linear=linear - lines.linear_mean(),
+            quadratic=None if mean is None else quadratic - mean,
             probes=np.concatenate(probes),
         )
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
         """Return the law at finite width minus the limit, corrected by the controls L and Q with these coefficients."""
-        controls = linear * (self.linear - self.linear_mean)
-        if self.quadratic_mean is not None:
-            controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
+        controls = linear * self.linear
+        if self.quadratic is not None:
+            controls = controls + quadratic * self.quadratic
         return np.asarray(self.shift + self.change - controls)
 
 
@@ -387,7 +381,7 @@ def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
     used = spread > 0
     if not used.any():
         return 0.0, 0.0
-    controls = [linear, quadratic] if repetitions[0].quadratic_mean is not None else [linear]
+    controls = [linear, quadratic] if repetitions[0].quadratic is not None else [linear]
     columns = np.stack([(control[:, used] / spread[used]).ravel() for control in controls], axis=1)
     scales = np.sqrt((columns**2).mean(axis=0))
     scales = np.where(scales > 0, scales, 1.0)

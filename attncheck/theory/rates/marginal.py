@@ -162,10 +162,7 @@ class ScoreEntry(_Entry):
     def law(self) -> ScaleMixture:
         """Return the normal law of the score at infinite width."""
         limits = self.fluctuations(infinite=True).limits
-        variance = float(self.variances(limits, np.zeros((1, 0)), limit=True)[0, 0])
-        if variance == 0.0:
-            return ScaleMixture(np.zeros(0), np.zeros(0), 1.0)
-        return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
+        return condense(self.variances(limits, np.zeros((1, 0)), limit=True)[0], np.ones(1))
 
 
 def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
