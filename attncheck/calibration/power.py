@@ -150,7 +150,7 @@ class PowerEntry:
 
     @property
     def best(self) -> PowerRow | None:
-        """The row with the highest power, a lower bound of that of a run."""
+        """The row with the highest power, which is a lower bound of the power of a run."""
         return max(self.rows, key=lambda row: row.merit, default=None)
 
 

@@ -157,8 +157,9 @@ def _take(
     evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...], history: Mapping[str, list[Outcome]]
 ) -> None:
     """Add the outcomes of a look at `names`, if any, to `history`."""
-    for name, outcome in (evaluate(look, factor, names) if names else {}).items():
-        history[name].append(outcome)
+    outcomes = evaluate(look, factor, names) if names else {}
+    for name in names:
+        history[name].append(outcomes[name])
 
 
 def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:

@@ -269,7 +269,7 @@ class Order(Family):
         if values.ndim != 2 or values.shape[1] != 3 or sizes.shape != (3,):
             refuse("logs", values.shape, "must be (draws, 3), with three widths", "pass one column per width")
         if np.abs(sizes[1:] / sizes[:-1] - _RATIO).max() > 1e-9:
-            refuse("widths", sizes.tolist(), f"do not grow by the factor {_RATIO:g}", "pass widths n, 4n and 16n")
+            refuse("widths", sizes.tolist(), "do not grow by the factor 4", "pass widths n, 4n and 16n")
         return values
 
     def _outcome(self, count: int, means: FloatArray, deviations: FloatArray) -> Outcome:

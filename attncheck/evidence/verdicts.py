@@ -11,7 +11,7 @@ from attncheck.evidence.family import Outcome
 
 
 def allowed(null_effect: float | None, at_most: bool) -> str:
-    """Return as text the effect under the null or, if it allows all effects up to that, "up to" and the largest one.
+    """Return the effect under the null as text, after "up to" if the null allows all smaller effects, too.
 
     Examples
     --------

@@ -207,8 +207,11 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout:
 
     ``cores(inputs, count)`` returns the attention cores for inputs (batch, length, width), with the results of the
     first `count` cores replaced by zeros. Raises `NoAttentionCall` without cores, and `InputError` if no axis holds the
-    positions, or keys do not belong to the inputs.
+    positions, keys do not belong to the inputs, or there is one position.
     """
+    if length < 2:
+        problem = "must be at least 2, as one position attends to itself alone"
+        refuse("positions", length, problem, "pass longer inputs, and masks of their shape")
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
     x, redraw = np.clip(np.round(rng.standard_normal((2, batch, length, width)) * 8), -31, 31) / 8

@@ -40,11 +40,14 @@ class CallArguments:
         Copies of the arrays and other objects in these arguments, without containers.
     names : tuple of str
         Argument name of each leaf; empty for a leaf inside a container.
+    places : tuple of int
+        Identity of each leaf; equal for leaves that are the same object.
     """
 
     given: tuple[Any, Any]
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
+    places: tuple[int, ...]
 
     @classmethod
     def of(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
@@ -54,7 +57,8 @@ class CallArguments:
         # Copies of containers, because a call may fill a cache that it gets as an empty dict.
         given = _with_leaves((tuple(args), dict(kwargs)), iter([leaf for _, leaf in leaves]))
         copies = tuple(_snapshot(leaf) for _, leaf in leaves)
-        return cls(given, copies, tuple(name for name, _ in leaves))
+        addresses = tuple(id(leaf) for _, leaf in leaves)
+        return cls(given, copies, tuple(name for name, _ in leaves), addresses)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,7 +166,7 @@ def _offset(one: CallArguments, two: CallArguments, i: int, first: int, axis: in
     sequences. An argument for values that is all zeros, such as the targets of DETR's decoder, would not reveal the
     matrix of values, so None is returned to replace it as well.
     """
-    if "value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0:
+    if one.places[i] == one.places[first] or ("value" in one.names[i] and not abs(one.leaves[i]).max() > 0.0):
         return None
     if one.leaves[i].shape != one.leaves[first].shape or one.leaves[i].dtype != one.leaves[first].dtype:
         return _UNRELATED
@@ -195,8 +199,7 @@ def _replacing(
     if length < longer:
         cut = map(functools.partial(_cut, longer, length), arguments.leaves, batch)
         arguments = dataclasses.replace(arguments, leaves=tuple(cut))
-    # An axis of one entry broadcasts to any length.
-    fixed = length > 1 and any(_has(leaf, length, b) for leaf, b in zip(arguments.leaves, batch, strict=True))
+    fixed = any(_has(leaf, length, b) for leaf, b in zip(arguments.leaves, batch, strict=True))
     lengths = (length,) if fixed else tuple(range(2, max(length, 2) + 1))
     return HiddenStates(arguments, batch, frozenset(hidden), axis, width, lengths)
 

@@ -12,8 +12,6 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 
-pytest.importorskip("torch")
-
 MODULE = """
 import torch
 from tests.frameworks.numpy_layers import Plain
@@ -47,14 +45,16 @@ LAYER, TORCH = ("--width", "32", "--draws", "2"), ("--width", "16", "--call")
 MUP = "if this is meant: scores times 1/head_dim"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "modules.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "modules", raising=False)
 
 
+@pytest.mark.usefixtures("_module")
 @pytest.mark.parametrize(
     ("name", "arguments", "code", "text"),
     [
@@ -91,6 +91,7 @@ def test_exit_codes_and_texts(
         assert output.out.startswith(text)
 
 
+@pytest.mark.usefixtures("_module")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "modules:wrong", *LAYER, "--json"]) == ExitCode.VIOLATED
     assert json.loads(capsys.readouterr().out)["forward"]["scale"] == "1"
@@ -101,7 +102,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert fields["attention"]["attn"]["num_heads"] == 2
 
 
-# Beginning ----------------------------------------------------------------------------------------
+# Starter files ------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled

@@ -132,6 +132,7 @@ def test_what_holds_may_be_required(result: ac.Inspection) -> None:
         ({"mask": "none"}, "mask is 'causal', not 'none'"),
         ({"mask": "window of 4096"}, "mask is 'causal', not 'window of 4096'"),  # longer than an inspection sees
         ({"scale": 1.0}, "scores are multiplied by 0.25, not 1"),
+        ({"kv_heads": 4}, "kv_heads is 2, not 4"),
         ("num_heads=2", "num_heads is 4, not 2$"),
         ("unmasked", "mask is 'causal', not 'none'"),
         ("mup", "scale is '1/sqrt"),

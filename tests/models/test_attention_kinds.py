@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
+from tests.frameworks.torch_layers import multi_head  # noqa: E402  # only where torch is
+
 from .torch_attention import HEADS, WIDTH, Attention, Differential, Steps, split  # noqa: E402  # only where torch is
 
 ROTATED = 8
@@ -94,14 +96,6 @@ class Masked(Steps):
         return self.merged(nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=True))
 
 
-class Shifted(Steps):
-    """Attention with an additive mask, whose axes may have one entry."""
-
-    def forward(self, x: Any, mask: Any) -> Any:
-        q, k, v = self.projected(x)
-        return self.merged(self.weights(q @ k.mT / k.shape[-1] ** 0.5 + mask) @ v)
-
-
 class Joined(Steps):
     """Four keys beside those of the positions, whose scores are computed apart."""
 
@@ -158,6 +152,10 @@ def with_zero_values(attention: Any, x: Any) -> Any:
     return attention(x, x, torch.zeros_like(x))
 
 
+def one_position(attention: Any, x: Any) -> Any:
+    return attention(x[:, :1], x[:, :1], x[:, :1], attn_mask=torch.zeros(1, 1))[0]
+
+
 CAUSAL = "softmax, causal mask, scores times 1/sqrt(head_dim)"
 SCALE = "if this is meant: attn: scores times 1/sqrt(16), where head_dim is 24, in addition to any factor in queries"
 TWICE = (
@@ -181,7 +179,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     ),
     "second softmax": (SecondSoftmax, directly, f"WRONG: {TWICE}", "attention is causal, but outputs"),
     "filled dictionary": (Filling, lambda attention, x: attention(x, {}), RIGHT),
-    "one position": (Shifted, lambda attention, x: attention(x[:, :1], 0 * x[:, :1, None, :1]), RIGHT),
+    "one position": (multi_head(WIDTH, HEADS), one_position, f"{NOT_READ}positions=1: must be at least 2"),
     "two masks of one call": (
         Masked,
         directly,

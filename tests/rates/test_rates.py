@@ -266,7 +266,7 @@ def test_what_falls_falls_as_one_over_n_and_the_gap_is_stated() -> None:
 # Progress is shown on terminals only --------------------------------------------------------------
 
 
-COUNTED = (64, 96, 128, 192)
+PROGRESS_WIDTHS = (64, 96, 128, 192)
 
 
 @contextlib.contextmanager
@@ -282,20 +282,20 @@ def standard_error(number: int | None) -> Iterator[None]:
 
 
 def rate() -> tuple[int, ...]:
-    return ac.rate(ac.AttentionLayer(width=64), COUNTED, of="scores", size=32).widths
+    return ac.rate(ac.AttentionLayer(width=64), PROGRESS_WIDTHS, of="scores", size=32).widths
 
 
 def test_rates_count_their_widths_on_a_terminal_alone_and_need_no_standard_error(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert rate() == COUNTED
+    assert rate() == PROGRESS_WIDTHS
     assert capfdbinary.readouterr() == (b"", b"")
     with standard_error(None):
-        assert rate() == COUNTED
+        assert rate() == PROGRESS_WIDTHS
     ours, theirs = pytest.importorskip("pty").openpty()
     monkeypatch.setenv("TERM", "xterm")
     with standard_error(theirs):
-        assert rate() == COUNTED
+        assert rate() == PROGRESS_WIDTHS
     os.close(theirs)
     shown = os.read(ours, 2**20)
     os.close(ours)

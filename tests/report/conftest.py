@@ -94,6 +94,6 @@ def render(record: Path) -> BeautifulSoup:
 
 
 def text_of(page: BeautifulSoup, section: str = "") -> str:
-    """Return the text of a section, "" without it, or of the page."""
+    """Return the text of a section, or of the page by default; "" if there is no such section."""
     part = page.find("section", id=section) if section else page
     return " ".join(part.get_text(" ").split()) if part else ""

@@ -32,7 +32,10 @@ def validate(
 
 
 def resolve(field: str, value: Any, trust: Sequence[str] | None = None) -> Any:
-    """Return the function that a validated value names; with `trust`, of a module in it, or of NumPy or SciPy, only."""
+    """Return the function that a validated value names.
+
+    With `trust`, functions of other modules are refused, except ufuncs of NumPy and SciPy.
+    """
     if callable(value):
         return value
     if value.startswith(_LOCAL):
@@ -49,4 +52,4 @@ def label(value: Any) -> str:
 def check_trusted(field: str, value: Any, trust: Sequence[str]) -> None:
     """Raise `InputError` if a recorded value names a local function, or a function of an untrusted module."""
     if isinstance(value, str) and ":" in value:
-        resolve(field, value, trust)
+        resolve(field, value, tuple(trust))
