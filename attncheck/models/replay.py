@@ -132,6 +132,9 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     >>> one, two = (CallArguments.of(cross, call, {}) for call in calls)
     >>> hidden_states(one, two).crossed.lengths  # of queries and of keys
     (7,)
+    >>> one, two = (CallArguments.of(attention, (np.zeros((b, 0, 8)), None), {}) for b in (1, 2))
+    >>> hidden_states(one, two).width  # of an empty cache
+    8
     """
     if len(one.leaves) != len(two.leaves):
         return None
