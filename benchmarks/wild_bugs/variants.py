@@ -19,7 +19,7 @@ from benchmarks.wild_bugs.bug import Call, Make, installed
 #: What the first line of a report must match for a mutation to count as named.
 KINDS = {
     "mask off by one": r"sees i \+ 1|off by one",
-    "inverted mask": r"attends? to nothing|anticausal",
+    "inverted mask": r"mask is inverted|attends? to nothing|anticausal",
     "scale": r"scores times",
     "axis": r"over the (query axis|heads)",
     "merge": r"merged without a transpose",
